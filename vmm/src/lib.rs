@@ -1,3 +1,12 @@
 //! rqscope: owns a guest's time, injects interrupts and steal, reads the guest's run queue from
 //! outside and judges its clock accounting.
+pub mod check;
+pub mod clock;
+pub mod engine;
+pub mod ledger;
+pub mod model;
+pub mod observe;
+pub mod schedule;
+pub mod session;
+pub mod trace;
 pub mod view;
