@@ -1,1 +1,4 @@
 //! The rqscope library.
+
+pub mod scenario;
+pub mod schedule;
