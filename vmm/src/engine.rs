@@ -7,7 +7,8 @@
 
 use crate::clock::{GuestClock, HostFault};
 use crate::ledger::{Context, Ledger, MAX_LINES};
-use crate::schedule::{Event, Injection, When};
+use crate::scenario::When;
+use crate::schedule::{Event, Injection, Schedule};
 use crate::trace::{Kind, Record, Trace};
 
 /// Where injections come from, in the order of time.
@@ -16,8 +17,24 @@ pub trait Injections {
     fn peek(&self) -> Option<u64>;
     /// The next one.
     fn next(&mut self) -> Option<Event>;
-    /// What is stolen inside this handler of `line`: wall time and counter movement, ns.
-    fn steal_in_irq(&mut self, line: u16) -> Option<(u64, i64)>;
+    /// What is stolen inside the handler of `line` that runs at `now_ns`: wall time and counter
+    /// movement, ns. Called once per handler.
+    fn steal_in_irq(&mut self, line: u16, now_ns: u64) -> Option<(u64, i64)>;
+}
+
+impl Injections for Schedule {
+    #[inline]
+    fn peek(&self) -> Option<u64> {
+        Schedule::peek(self)
+    }
+    #[inline]
+    fn next(&mut self) -> Option<Event> {
+        Iterator::next(self)
+    }
+    #[inline]
+    fn steal_in_irq(&mut self, line: u16, now_ns: u64) -> Option<(u64, i64)> {
+        Schedule::steal_in_irq(self, line, now_ns)
+    }
 }
 
 /// An interrupt that has arrived and waits, or whose handler has not read its status yet.
@@ -148,7 +165,9 @@ impl<I: Injections> Engine<I> {
         let line = line as usize;
         self.in_service &= !(1 << line);
         let cost = self.serving[line];
-        if let Some((wall_ns, counter_ns)) = self.injections.steal_in_irq(line as u16) {
+        if let Some((wall_ns, counter_ns)) =
+            self.injections.steal_in_irq(line as u16, self.clock.now_ns())
+        {
             self.steal(Context::Hardirq, wall_ns, counter_ns, trace);
         }
         let spent = self.run_for(cost.hardirq_ns.into(), Context::Hardirq, trace);
@@ -283,7 +302,7 @@ mod tests {
         fn next(&mut self) -> Option<Event> {
             self.0.pop_front()
         }
-        fn steal_in_irq(&mut self, _: u16) -> Option<(u64, i64)> {
+        fn steal_in_irq(&mut self, _: u16, _: u64) -> Option<(u64, i64)> {
             self.1
         }
     }

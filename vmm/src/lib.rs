@@ -6,6 +6,8 @@ pub mod engine;
 pub mod ledger;
 pub mod model;
 pub mod observe;
+pub mod run;
+pub mod scenario;
 pub mod schedule;
 pub mod session;
 pub mod trace;
