@@ -1,1 +1,3 @@
-//! The rqscope library.
+//! rqscope: owns a guest's time, injects interrupts and steal, reads the guest's run queue from
+//! outside and judges its clock accounting.
+pub mod view;
