@@ -9,9 +9,9 @@
 
 use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
 use core::panic::PanicInfo;
 
+use guest_model::kernel::Kernel;
 use guest_model::wire::{BootPage, VECTOR_BASE, control, port};
 
 /// Start of the kernel half: guest virtual minus guest physical address (link.ld).
@@ -103,15 +103,16 @@ unsafe extern "C" {
 }
 
 extern "C" fn start(boot_page: *const BootPage) -> ! {
-    load_idt();
+    let mut off = InterruptsOff(());
+    load_idt(&mut off);
     // SAFETY: the VMM passes the address of a mapped, initialised boot page and never writes it
     // after entry; `BootPage` is valid for any bytes (zerocopy::FromBytes).
     let boot_page = unsafe { &*boot_page };
-    crate::start(boot_page)
+    crate::start(off, boot_page)
 }
 
 extern "C" fn interrupt_entry(line: u32) {
-    crate::interrupt(line as u16);
+    crate::interrupt(InterruptsOff(()), line as u16);
 }
 
 /// A 64-bit interrupt gate (SDM 3A, 6.14.1).
@@ -127,26 +128,49 @@ struct Gate {
     reserved: u32,
 }
 
-/// Memory that exactly one piece of code owns at a time; which one is stated where it is used.
+impl Gate {
+    const MISSING: Self = Self {
+        offset_low: 0,
+        selector: 0,
+        ist: 0,
+        type_attributes: 0,
+        offset_middle: 0,
+        offset_high: 0,
+        reserved: 0,
+    };
+}
+
+/// Proof that interrupts are off. The boot path owns one, and each interrupt another while what it
+/// interrupted has lent its own to [`burn`], [`softirq`] or [`halt`].
+pub struct InterruptsOff(());
+
+/// Memory of the guest's one CPU, reachable with interrupts off.
 #[repr(transparent)]
-pub struct Exclusive<T>(UnsafeCell<MaybeUninit<T>>);
+pub struct PerCpu<T>(UnsafeCell<T>);
 
-// SAFETY: the guest has one CPU; users of `as_ptr` keep interrupts off while they hold a reference.
-unsafe impl<T> Sync for Exclusive<T> {}
+// SAFETY: there is one CPU, and `get` lends the value to one holder at a time.
+unsafe impl<T> Sync for PerCpu<T> {}
 
-impl<T> Exclusive<T> {
-    /// Uninitialised memory in .bss.
-    pub const fn uninit() -> Self {
-        Self(UnsafeCell::new(MaybeUninit::uninit()))
+impl<T> PerCpu<T> {
+    const fn new(value: T) -> Self {
+        Self(UnsafeCell::new(value))
     }
 
-    /// Where the value is.
-    pub fn as_ptr(&self) -> *mut T {
-        self.0.get().cast()
+    /// The value, for as long as interrupts stay off.
+    #[inline(always)]
+    pub fn get<'a>(&'static self, _off: &'a mut InterruptsOff) -> &'a mut T {
+        // SAFETY: whoever else holds an `InterruptsOff` waits inside `burn`, `softirq` or `halt` with
+        // its own borrowed mutably, so no other reference is in use.
+        unsafe { &mut *self.0.get() }
     }
 }
 
-static IDT: Exclusive<[Gate; VECTORS]> = Exclusive::uninit();
+/// The kernel, by the name that introspection looks up in the symbol table.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static rqscope_kernel: PerCpu<Kernel> = PerCpu::new(Kernel::new());
+
+static IDT: PerCpu<[Gate; VECTORS]> = PerCpu::new([Gate::MISSING; VECTORS]);
 
 /// `sidt`/`lidt` operand (SDM 3A, 2.4.3).
 #[repr(C, packed)]
@@ -156,15 +180,14 @@ struct TablePointer {
 }
 
 /// Fills the IDT with the stubs and loads it.
-fn load_idt() {
+fn load_idt(off: &mut InterruptsOff) {
     let selector: u16;
     // SAFETY: reads a segment register.
     unsafe { asm!("mov {0:x}, cs", out(reg) selector, options(nomem, nostack, preserves_flags)) };
-    let stubs = &raw const vector_stubs as u64;
-    let idt = IDT.as_ptr().cast::<Gate>();
-    for i in 0..VECTORS {
-        let offset = stubs + i as u64 * STUB_SIZE;
-        let gate = Gate {
+    let idt = IDT.get(off);
+    let mut offset = &raw const vector_stubs as u64;
+    for gate in idt.iter_mut() {
+        *gate = Gate {
             offset_low: offset as u16,
             selector,
             ist: 0,
@@ -174,12 +197,12 @@ fn load_idt() {
             offset_high: (offset >> 32) as u32,
             reserved: 0,
         };
-        // SAFETY: `i` is within the table, which nothing else uses before `lidt`.
-        unsafe { idt.add(i).write(gate) };
+        offset += STUB_SIZE;
     }
-    let pointer = TablePointer { limit: (size_of::<[Gate; VECTORS]>() - 1) as u16, base: idt as u64 };
-    // SAFETY: the table is complete and lives forever.
-    unsafe { asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags)) };
+    let limit = (size_of::<[Gate; VECTORS]>() - 1) as u16;
+    let pointer = TablePointer { limit, base: &raw mut *idt as u64 };
+    // SAFETY: the table is complete, lives forever and is not written again.
+    unsafe { asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, preserves_flags)) };
 }
 
 /// The physical address of a static of this image.
@@ -245,16 +268,15 @@ pub fn irq_status<T>(seen: &mut T, line: u16) -> u32 {
     answer
 }
 
-/// Burns up to `want_ns` with interrupts on: they enter through the IDT and may use the kernel, so
-/// the caller holds no reference to it.
+/// Burns up to `want_ns` with interrupts on; answers the ns consumed.
 #[inline(always)]
-pub fn burn(want_ns: u32) -> u32 {
+pub fn burn(_off: &mut InterruptsOff, want_ns: u32) -> u32 {
     interruptible_in::<{ port::BURN }>(want_ns)
 }
 
-/// Does up to `want_ns` of softirq work with interrupts on; otherwise as [`burn`].
+/// Does up to `want_ns` of softirq work with interrupts on; answers the ns consumed.
 #[inline(always)]
-pub fn softirq(want_ns: u32) -> u32 {
+pub fn softirq(_off: &mut InterruptsOff, want_ns: u32) -> u32 {
     interruptible_in::<{ port::SOFTIRQ }>(want_ns)
 }
 
@@ -274,7 +296,7 @@ fn interruptible_in<const PORT: u16>(want_ns: u32) -> u32 {
 
 /// Halts with interrupts on until one has been handled.
 #[inline(always)]
-pub fn halt() {
+pub fn halt(_off: &mut InterruptsOff) {
     // SAFETY: as `interruptible_in`; interrupts stay blocked between `sti` and `hlt`.
     unsafe { asm!("sti", "hlt", "cli") };
 }

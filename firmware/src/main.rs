@@ -9,40 +9,38 @@
 mod arch;
 #[cfg(rqscope_guest)]
 mod clock;
-
 #[cfg(rqscope_guest)]
-mod standin {
-    use guest_model::wire::{BootPage, MAGIC, control, probe};
+mod cpu;
 
-    use crate::arch;
-    use crate::clock::{Pvclock, Steal};
+/// From the entry stub: brings the kernel up and runs it. The clocks are registered and `READY` is
+/// sent before the kernel first reads one, so that all it reads is frozen time.
+#[cfg(rqscope_guest)]
+fn start(off: arch::InterruptsOff, boot_page: &guest_model::wire::BootPage) -> ! {
+    use guest_model::hardware::Cpu;
+    use guest_model::wire::control;
 
-    static PVCLOCK: Pvclock = Pvclock::new();
-    static STEAL: Steal = Steal::new();
-    pub fn start(boot_page: &'static BootPage) -> ! {
-        arch::wrmsr(arch::MSR_KVM_SYSTEM_TIME_NEW, arch::physical(&PVCLOCK) | 1);
-        arch::wrmsr(arch::MSR_KVM_STEAL_TIME, arch::physical(&STEAL) | 1);
-        assert!(boot_page.magic == MAGIC);
-        arch::control_word(control::READY, [0; 3]);
-        let mut x = 0u64;
-        loop {
-            x = PVCLOCK.read(arch::rdtsc) + STEAL.read() + x;
-            let a = &raw const x as u64;
-            arch::probe::<{ probe::UPDATE_RQ_CLOCK }, _>(&mut x, [a, 2, 3]);
-            x += arch::burn(1000) as u64 + arch::softirq(100) as u64;
-            arch::set_timer(x);
-            arch::halt();
-        }
+    cpu::register_clocks();
+    arch::control_word(control::READY, [0; 3]);
+    let mut cpu = cpu::ThisCpu::new(off);
+    let (kernel, doorbell) = cpu.parts();
+    if let Err(refusal) = kernel.boot(doorbell, boot_page) {
+        arch::control_word(control::BAD_BOOT_PAGE, [refusal as u64, 0, 0]);
+        arch::stop();
     }
-    pub fn interrupt(line: u16) {
-        let mut x = 1;
-        arch::irq_status(&mut x, line);
+    loop {
+        guest_model::kernel::step(&mut cpu);
     }
 }
+
+/// From the interrupt stubs.
 #[cfg(rqscope_guest)]
-use standin::{interrupt, start};
+fn interrupt(off: arch::InterruptsOff, line: u16) {
+    guest_model::kernel::do_irq(&mut cpu::ThisCpu::new(off), line);
+}
 
 #[cfg(not(rqscope_guest))]
 fn main() {
-    println!("the bundled guest runs in a virtual machine: `cargo run --release` builds and boots it");
+    println!(
+        "the bundled guest runs in a virtual machine: `cargo run --release` builds and boots it"
+    );
 }
