@@ -71,7 +71,8 @@ fn main() {
     let mut cargo = Command::new(env("CARGO"));
     for (name, _) in std::env::vars_os() {
         let name_str = name.to_string_lossy();
-        if DROPPED.contains(&&*name_str) || DROPPED_PREFIXES.iter().any(|p| name_str.starts_with(p)) {
+        if DROPPED.contains(&&*name_str) || DROPPED_PREFIXES.iter().any(|p| name_str.starts_with(p))
+        {
             cargo.env_remove(&name);
         }
     }
