@@ -351,16 +351,16 @@ impl Vcpu {
 
     /// The general registers at the last exit: from the shared page, or by an ioctl the first time
     /// after an exit where KVM cannot share them.
-    pub fn regs(&mut self) -> Result<&kvm_regs, VcpuError> {
+    pub fn regs(&mut self) -> Result<kvm_regs, VcpuError> {
         if self.sync_regs {
             // SAFETY: KVM fills this member at each exit, as asked with kvm_valid_regs; before the
             // first it is zero.
-            return Ok(unsafe { &self.fd.get_kvm_run().s.regs.regs });
+            return Ok(unsafe { self.fd.get_kvm_run().s.regs.regs });
         }
-        if self.regs.is_none() {
-            self.regs = Some(self.read_regs()?);
+        match self.regs {
+            Some(regs) => Ok(regs),
+            None => Ok(*self.regs.insert(self.read_regs()?)),
         }
-        self.regs.as_ref().ok_or(VcpuError::NothingToAnswer { what: "regs" })
     }
 
     /// The general registers, by ioctl.
