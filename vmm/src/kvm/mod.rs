@@ -8,10 +8,12 @@
 
 mod device;
 mod host;
+mod kick;
 mod vcpu;
 mod vm;
 
 pub use device::{Capability, Kvm, KvmError};
 pub use host::HostKvm;
-pub use vcpu::{Exit, FailedInstruction, Vcpu, VcpuError, VcpuKick};
+pub use kick::VcpuKick;
+pub use vcpu::{Exit, FailedInstruction, Vcpu, VcpuError};
 pub use vm::{FILTERED_MSRS, Vm, VmError};

@@ -1,13 +1,10 @@
-//! A virtual processor: `KVM_RUN`, exits as plain values, registers, interrupts, and a way to stop it
-//! from another thread.
+//! A virtual processor: `KVM_RUN`, exits as plain values, registers and interrupts.
 //!
 //! The shared `kvm_run` page is read once an exit; nothing is allocated or formatted.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use kvm_bindings::{KVM_INTERNAL_ERROR_EMULATION, kvm_interrupt, kvm_regs, kvm_sregs};
 use kvm_bindings::{
@@ -17,10 +14,10 @@ use kvm_ioctls::{SyncReg, VcpuExit, VcpuFd};
 use thiserror::Error;
 use vm_memory::GuestMemoryMmap;
 use vmm_sys_util::ioctl::ioctl_with_ref;
-use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
 use vmm_sys_util::{errno, ioctl_iow_nr};
 
 use super::Kvm;
+use super::kick::VcpuKick;
 
 ioctl_iow_nr!(KVM_INTERRUPT, KVMIO, 0x86, kvm_interrupt);
 
@@ -179,7 +176,7 @@ pub struct Vcpu {
     sync_regs: bool,
     /// Without sync regs: the registers, once read after an exit.
     regs: Option<kvm_regs>,
-    kick: Arc<Mutex<Target>>,
+    kick: VcpuKick,
     /// The vCPU's file descriptor keeps the machine alive in the kernel, and so must its memory be.
     _memory: GuestMemoryMmap,
 }
@@ -198,7 +195,7 @@ impl Vcpu {
             pending: Pending::Nothing,
             sync_regs: kvm.has_sync_regs(),
             regs: None,
-            kick: Arc::new(Mutex::new(Target { immediate_exit: None, thread: 0 })),
+            kick: VcpuKick::default(),
             _memory: memory,
         };
         if vcpu.sync_regs {
@@ -400,55 +397,15 @@ impl Vcpu {
 
     /// A handle that stops this vCPU from another thread. Call it on the thread that runs the vCPU.
     pub fn kick_handle(&mut self) -> Result<VcpuKick, VcpuError> {
-        let signal = SIGRTMIN();
-        register_signal_handler(signal, on_kick)
-            .map_err(|e| VcpuError::KickSignal { signal, source: e.into() })?;
         let immediate_exit = NonNull::from(&mut self.fd.get_kvm_run().immediate_exit);
-        // SAFETY: gettid has no precondition.
-        let thread = unsafe { libc::gettid() };
-        let mut target = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
-        *target = Target { immediate_exit: Some(immediate_exit), thread };
-        drop(target);
-        Ok(VcpuKick(Arc::clone(&self.kick)))
+        self.kick.aim(immediate_exit)?;
+        Ok(self.kick.clone())
     }
 }
 
 impl Drop for Vcpu {
     fn drop(&mut self) {
-        self.kick.lock().unwrap_or_else(PoisonError::into_inner).immediate_exit = None;
-    }
-}
-
-/// The handler does nothing: its arrival ends KVM_RUN with EINTR.
-extern "C" fn on_kick(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
-
-/// Where a kick goes.
-#[derive(Debug)]
-struct Target {
-    /// `kvm_run.immediate_exit`, for as long as the vCPU lives.
-    immediate_exit: Option<NonNull<u8>>,
-    thread: libc::pid_t,
-}
-
-// SAFETY: the pointer is used under the mutex only, and is removed under it before the page goes.
-unsafe impl Send for Target {}
-
-/// Stops a vCPU from any thread.
-#[derive(Clone, Debug)]
-pub struct VcpuKick(Arc<Mutex<Target>>);
-
-impl VcpuKick {
-    /// Makes the vCPU exit with [`Exit::Interrupted`], now or when it next runs. Does nothing once the
-    /// vCPU is gone.
-    pub fn kick(&self) {
-        let target = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(immediate_exit) = target.immediate_exit else { return };
-        // SAFETY: the byte is in the shared page, which lives while the target has its address; it is
-        // always aligned. The kernel reads it on entry to KVM_RUN (KVM API 5), so a vCPU that is not yet
-        // running will not start.
-        unsafe { AtomicU8::from_ptr(immediate_exit.as_ptr()) }.store(1, Ordering::Release);
-        // SAFETY: tgkill with a thread of this process; one that has ended gives ESRCH.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), target.thread, SIGRTMIN()) };
+        self.kick.disarm();
     }
 }
 

@@ -62,7 +62,11 @@ const _: () = {
     let mut i = 0;
     while i < REGIONS.len() {
         let region = REGIONS[i];
-        assert!(region.size > 0 && region.start % PAGE == 0 && region.size % PAGE == 0);
+        assert!(
+            region.size > 0
+                && region.start.is_multiple_of(PAGE)
+                && region.size.is_multiple_of(PAGE)
+        );
         assert!(region.start >= free_from, "regions overlap or are out of order");
         free_from = region.end();
         i += 1;
@@ -70,6 +74,6 @@ const _: () = {
     assert!(free_from == MEMORY_SIZE);
     // paging.rs maps the first large page with one page table, the rest with large pages, all from
     // one page directory.
-    assert!(IMAGE.start == LARGE_PAGE && MEMORY_SIZE % LARGE_PAGE == 0);
+    assert!(IMAGE.start == LARGE_PAGE && MEMORY_SIZE.is_multiple_of(LARGE_PAGE));
     assert!(MEMORY_SIZE <= 512 * LARGE_PAGE);
 };

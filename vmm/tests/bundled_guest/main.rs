@@ -1,6 +1,8 @@
 //! Boots the bundled guest, and images made to fail, on the host's KVM. Where there is none, each test
 //! says so and passes.
 
+mod instructions;
+
 use std::mem::offset_of;
 
 use guest_model::kernel::Kernel;
@@ -161,6 +163,18 @@ impl Host {
         panic!("no such exit within {EXIT_BUDGET}");
     }
 
+    /// Handles exits until the next control word.
+    fn run_fatal(&mut self) -> Seen {
+        for _ in 0..EXIT_BUDGET {
+            match self.step() {
+                seen @ Seen::Control { .. } => return seen,
+                Seen::End(exit) => panic!("{exit:?}"),
+                _ => {}
+            }
+        }
+        panic!("no control word within {EXIT_BUDGET} exits");
+    }
+
     fn read_u64(&self, virt: u64) -> u64 {
         self.machine.memory.read_obj(GuestAddress(virt.wrapping_sub(KERNEL_BASE))).unwrap()
     }
@@ -244,13 +258,7 @@ fn a_panic_reaches_the_host_with_file_and_line() {
     // A pvclock page whose version stays odd is one that the host never finishes.
     let page = GuestAddress(host.pvclock.unwrap());
     host.machine.memory.write_obj(1u32, page).unwrap();
-    let seen = loop {
-        match host.step() {
-            seen @ Seen::Control { .. } => break seen,
-            Seen::End(exit) => panic!("{exit:?}"),
-            _ => {}
-        }
-    };
+    let seen = host.run_fatal();
     let Seen::Control { word: control::PANIC, args: [file, len, line] } = seen else {
         panic!("{seen:?}")
     };
@@ -260,6 +268,24 @@ fn a_panic_reaches_the_host_with_file_and_line() {
     let name = String::from_utf8(name).unwrap();
     assert!(name.ends_with("firmware/src/clock.rs"), "{name}");
     assert!((1..200).contains(&line), "{line}");
+}
+
+#[test]
+fn an_exception_reaches_the_host_with_vector_and_address() {
+    let Some(kvm) = kvm() else { return };
+    let mut host = Host::new(&kvm, FIRMWARE, &boot_page());
+    host.run_until(|s| s == Seen::Idle);
+    // Behind its hlt the guest now finds itself on the null page.
+    let mut regs = host.machine.vcpu.regs().unwrap();
+    regs.rip = 0x123;
+    host.machine.vcpu.set_regs(&regs).unwrap();
+    host.machine.vcpu.request_interrupt_window(false);
+    let seen = host.run_fatal();
+    let Seen::Control { word: control::EXCEPTION, args: [vector, error_code, rip] } = seen else {
+        panic!("{seen:?}")
+    };
+    assert_eq!((vector, error_code & 1, rip), (14, 0, 0x123));
+    assert_eq!(host.machine.vcpu.read_sregs().unwrap().cr2, 0x123);
 }
 
 /// An ELF image of one segment that holds `code`.
@@ -328,6 +354,22 @@ fn an_access_outside_of_memory_and_page_zero_do_not_go_unnoticed() {
     let code = b"\x8a\x04\x25\0\0\0\0\xf4";
     let mut machine = Machine::new(&kvm, &image_of(code), &boot_page()).unwrap();
     assert_eq!(machine.vcpu.run().unwrap(), Exit::Shutdown);
+}
+
+#[test]
+fn an_instruction_that_kvm_cannot_emulate_is_named_by_its_bytes() {
+    let Some(kvm) = kvm() else { return };
+    // vaddps xmm0, xmm0, xmm0; hlt: hardware without OSXSAVE raises #UD, an emulator gives up.
+    let code = b"\xc5\xf8\x58\xc0\xf4";
+    let mut machine = Machine::new(&kvm, &image_of(code), &boot_page()).unwrap();
+    match machine.vcpu.run().unwrap() {
+        Exit::Shutdown => assert_eq!(machine.vcpu.failed_instruction(), None),
+        Exit::InternalError { suberror: 1, .. } => {
+            let failed = machine.vcpu.failed_instruction().unwrap();
+            assert!(failed.bytes().starts_with(&code[..4]), "{failed:x?}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
