@@ -3,7 +3,9 @@
 pub mod check;
 pub mod clock;
 pub mod engine;
+pub mod kvm;
 pub mod ledger;
+pub mod machine;
 pub mod model;
 pub mod observe;
 pub mod run;
