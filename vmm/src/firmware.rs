@@ -4,6 +4,11 @@
 //! [`run`] is the loop around KVM_RUN; [`Handler`] takes each exit as a value and says what to do,
 //! so it can be tested without a KVM. Guest time moves in the session only; the pages are written
 //! before the guest runs again.
+//!
+//! Interrupts are delivered at exits that let time pass with interrupts on, one at each: when the guest
+//! burns, does softirq work, or halts. Asking KVM for an interrupt window instead would deliver the
+//! second of two that wait at the return from the first, but not on every KVM at the same
+//! instruction, and a run must not depend on its host.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -368,15 +373,19 @@ fn vcpu_loop<I: Injections>(vcpu: &mut Vcpu, handler: &mut Handler<I>) -> Result
         if handler.finished() {
             return Ok(());
         }
-        if handler.has_pending() {
-            if vcpu.can_inject()
-                && let Some(vector) = handler.deliver()
-            {
-                vcpu.interrupt(vector)?;
-            }
-            vcpu.request_interrupt_window(handler.has_pending());
+        if handler.has_pending()
+            && passes_time(exit)
+            && vcpu.can_inject()
+            && let Some(vector) = handler.deliver()
+        {
+            vcpu.interrupt(vector)?;
         }
     }
+}
+
+/// Is this an exit at which an interrupt may be delivered?
+fn passes_time(exit: Exit) -> bool {
+    matches!(exit, Exit::Hlt | Exit::In { port: port::BURN | port::SOFTIRQ, .. })
 }
 
 /// The general registers, in one line.
