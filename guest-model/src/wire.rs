@@ -261,7 +261,10 @@ impl BootPage {
     pub fn validate(&self) -> Result<Policy, BootError> {
         let ensure = |ok: bool, e: BootError| if ok { Ok(()) } else { Err(e) };
         ensure(self.magic == MAGIC, BootError::Magic)?;
-        ensure(self.version == VERSION && self.size as usize == size_of::<Self>(), BootError::Version)?;
+        ensure(
+            self.version == VERSION && self.size as usize == size_of::<Self>(),
+            BootError::Version,
+        )?;
         ensure(self.reserved == 0 && self.reserved2 == [0; 3], BootError::Reserved)?;
         let policy = self.policy().ok_or(BootError::Policy)?;
         let (groups, tasks, irqs) =
@@ -272,9 +275,8 @@ impl BootPage {
         ensure((1..=u32::MAX as u64).contains(&self.tick_period_ns), BootError::Tick)?;
 
         for (i, g) in self.groups[..groups].iter().enumerate().skip(1) {
-            let ok = (g.parent as usize) < i
-                && (2..=MAX_WEIGHT).contains(&g.shares)
-                && g.reserved == 0;
+            let ok =
+                (g.parent as usize) < i && (2..=MAX_WEIGHT).contains(&g.shares) && g.reserved == 0;
             ensure(ok, BootError::Group)?;
         }
         let pids = FIRST_PID as usize..FIRST_PID as usize + tasks;

@@ -312,11 +312,7 @@ impl Scenario {
         page.offline_ns = self.offline_ns.unwrap_or(0);
         page.nr_groups = self.groups.len() as u16;
         for (spec, group) in page.groups.iter_mut().zip(&self.groups).skip(1) {
-            *spec = GroupSpec {
-                shares: shares(group.weight),
-                parent: group.parent,
-                reserved: 0,
-            };
+            *spec = GroupSpec { shares: shares(group.weight), parent: group.parent, reserved: 0 };
         }
 
         let first = self.first_copies();
@@ -347,10 +343,7 @@ impl Scenario {
         page.nr_irqs = self.irqs.len() as u16 + 1;
         for (spec, irq) in page.irqs.iter_mut().skip(1).zip(&self.irqs) {
             let flags = if irq.balance { wire::IRQ_BALANCE } else { 0 };
-            *spec = IrqSpec {
-                wakes: pid(irq.wakes, 0),
-                flags,
-            };
+            *spec = IrqSpec { wakes: pid(irq.wakes, 0), flags };
         }
         page
     }
@@ -362,25 +355,18 @@ impl Scenario {
 
     /// Index of the parent of group `index`; `None` for the root and for no group.
     pub fn group_parent(&self, index: usize) -> Option<usize> {
-        self.groups
-            .get(index)
-            .filter(|_| index > 0)
-            .map(|g| g.parent.into())
+        self.groups.get(index).filter(|_| index > 0).map(|g| g.parent.into())
     }
 
     /// The tasks' names, copies counted; entry i is pid i + [`FIRST_PID`].
     pub fn task_names(&self) -> Vec<String> {
-        self.copies()
-            .map(|(task, copy)| task.copy_name(copy))
-            .collect()
+        self.copies().map(|(task, copy)| task.copy_name(copy)).collect()
     }
 
     /// Group index of the task `pid`; `None` if the scenario has no such task.
     pub fn task_group(&self, pid: u16) -> Option<usize> {
         let index = pid.checked_sub(FIRST_PID)?;
-        self.copies()
-            .nth(index.into())
-            .map(|(task, copy)| task.copy_group(copy).into())
+        self.copies().nth(index.into()).map(|(task, copy)| task.copy_group(copy).into())
     }
 
     /// The interrupt lines' names; entry 0 is the timer, [`TICK`].
@@ -393,9 +379,7 @@ impl Scenario {
 
     /// Every task with its copy number, in the order of the guest's table.
     fn copies(&self) -> impl Iterator<Item = (&Task, u16)> {
-        self.tasks
-            .iter()
-            .flat_map(|task| (0..task.count).map(move |copy| (task, copy)))
+        self.tasks.iter().flat_map(|task| (0..task.count).map(move |copy| (task, copy)))
     }
 
     /// Index of each declared task's first copy among all copies.

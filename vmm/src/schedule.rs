@@ -77,11 +77,7 @@ struct Draws(Xoshiro256PlusPlus);
 impl Draws {
     fn new(seed: u64, stream: Stream, index: usize) -> Self {
         // The scenario's limits keep every index below 2^16.
-        Self(Xoshiro256PlusPlus::seed_from_u64(stream_seed(
-            seed,
-            stream,
-            index as u16,
-        )))
+        Self(Xoshiro256PlusPlus::seed_from_u64(stream_seed(seed, stream, index as u16)))
     }
 
     /// Uniform in `min..=max`, without bias (Lemire's rejection).
@@ -127,12 +123,7 @@ impl Steps {
     fn new(num: u128, den: u64) -> Self {
         let (whole, part) = (num / u128::from(den), num % u128::from(den));
         // A step beyond 2^63 ns is beyond the end of every run.
-        Self {
-            whole: whole.min(1 << 63) as u64,
-            part: part as u64,
-            den,
-            carry: 0,
-        }
+        Self { whole: whole.min(1 << 63) as u64, part: part as u64, den, carry: 0 }
     }
 
     fn next(&mut self) -> u64 {
@@ -190,13 +181,7 @@ impl Pace {
             Self::Jitter { slice_ns, gap } => {
                 at_ns.saturating_add(*slice_ns).saturating_add(gap.next())
             }
-            Self::Burst {
-                burst,
-                done,
-                gap_ns,
-                group_ns,
-                steps,
-            } => {
+            Self::Burst { burst, done, gap_ns, group_ns, steps } => {
                 *done += 1;
                 if *done < *burst {
                     return at_ns.saturating_add(*gap_ns);
@@ -216,12 +201,7 @@ const NEVER: u64 = u64::MAX;
 /// What a source injects.
 #[derive(Clone, Debug)]
 enum Load {
-    Irq {
-        line: u16,
-        cost: Cost,
-        softirq: Share,
-        draws: Draws,
-    },
+    Irq { line: u16, cost: Cost, softirq: Share, draws: Draws },
     Steal(Injection),
 }
 
@@ -261,45 +241,27 @@ pub struct Schedule {
 impl Schedule {
     /// The schedule of `scenario`, with `seed` in place of the scenario's own.
     pub fn new(scenario: &Scenario, seed: u64) -> Self {
-        let mut schedule = Self {
-            due_ns: Vec::new(),
-            sources: Vec::new(),
-            in_handler: Vec::new(),
-            first: 0,
-        };
+        let mut schedule =
+            Self { due_ns: Vec::new(), sources: Vec::new(), in_handler: Vec::new(), first: 0 };
         let end = |w: Window| w.until_ns.unwrap_or(NEVER).min(scenario.duration_ns);
         for (i, steal) in scenario.steals.iter().enumerate() {
             let (wall_ns, counter_ns) = (steal.slice_ns, steal.counter_ns);
             let slice = u128::from(wall_ns);
             let pace = match steal.pattern {
-                StealPattern::Fraction {
-                    share,
-                    jitter: false,
-                } => Pace::Even(Steps::new(slice * 1_000_000_000, share.billionths().into())),
-                StealPattern::Fraction {
-                    share,
-                    jitter: true,
-                } => {
+                StealPattern::Fraction { share, jitter: false } => {
+                    Pace::Even(Steps::new(slice * 1_000_000_000, share.billionths().into()))
+                }
+                StealPattern::Fraction { share, jitter: true } => {
                     let taken = f64::from(share.billionths()) / 1e9;
                     let mean_ns = wall_ns as f64 * (1.0 - taken) / taken;
                     let draws = Draws::new(seed, Stream::Steal, i);
-                    let gap = RandomSteps {
-                        mean_ns,
-                        carry_ns: 0.0,
-                        draws,
-                    };
-                    Pace::Jitter {
-                        slice_ns: wall_ns,
-                        gap,
-                    }
+                    let gap = RandomSteps { mean_ns, carry_ns: 0.0, draws };
+                    Pace::Jitter { slice_ns: wall_ns, gap }
                 }
                 StealPattern::Period { period_ns } => Pace::Even(Steps::new(period_ns.into(), 1)),
                 StealPattern::Once => Pace::Once,
                 StealPattern::InHandler { every, line } => {
-                    let window = Window {
-                        until_ns: Some(end(steal.window)),
-                        ..steal.window
-                    };
+                    let window = Window { until_ns: Some(end(steal.window)), ..steal.window };
                     let handled = 0;
                     schedule.in_handler.push(InHandler {
                         line,
@@ -312,21 +274,10 @@ impl Schedule {
                     continue;
                 }
             };
-            let injection = Injection::Steal {
-                source: i as u16,
-                wall_ns,
-                counter_ns,
-                when: steal.when,
-            };
+            let injection =
+                Injection::Steal { source: i as u16, wall_ns, counter_ns, when: steal.when };
             let load = Load::Steal(injection);
-            schedule.add(
-                steal.window.from_ns,
-                Source {
-                    pace,
-                    until_ns: end(steal.window),
-                    load,
-                },
-            );
+            schedule.add(steal.window.from_ns, Source { pace, until_ns: end(steal.window), load });
         }
         for (i, irq) in scenario.irqs.iter().enumerate() {
             let nano_hz = irq.rate.nano_hz();
@@ -336,51 +287,26 @@ impl Schedule {
                 Arrival::Poisson => {
                     let mean_ns = Rate::GHZ as f64 / nano_hz as f64;
                     let draws = Draws::new(seed, Stream::Arrival, i);
-                    let mut steps = RandomSteps {
-                        mean_ns,
-                        carry_ns: 0.0,
-                        draws,
-                    };
+                    let mut steps = RandomSteps { mean_ns, carry_ns: 0.0, draws };
                     from_ns = from_ns.saturating_add(steps.next());
                     Pace::Random(steps)
                 }
                 Arrival::Burst { burst, gap_ns } => {
                     let steps = Steps::new(u128::from(burst) * u128::from(Rate::GHZ), nano_hz);
-                    Pace::Burst {
-                        burst,
-                        done: 0,
-                        gap_ns,
-                        group_ns: from_ns,
-                        steps,
-                    }
+                    Pace::Burst { burst, done: 0, gap_ns, group_ns: from_ns, steps }
                 }
             };
             let draws = Draws::new(seed, Stream::Cost, i);
-            let load = Load::Irq {
-                line: i as u16 + 1,
-                cost: irq.cost,
-                softirq: irq.softirq,
-                draws,
-            };
-            schedule.add(
-                from_ns,
-                Source {
-                    pace,
-                    until_ns: end(irq.window),
-                    load,
-                },
-            );
+            let load =
+                Load::Irq { line: i as u16 + 1, cost: irq.cost, softirq: irq.softirq, draws };
+            schedule.add(from_ns, Source { pace, until_ns: end(irq.window), load });
         }
         schedule.find_first();
         schedule
     }
 
     fn add(&mut self, from_ns: u64, source: Source) {
-        self.due_ns.push(if from_ns < source.until_ns {
-            from_ns
-        } else {
-            NEVER
-        });
+        self.due_ns.push(if from_ns < source.until_ns { from_ns } else { NEVER });
         self.sources.push(source);
     }
 
@@ -397,10 +323,7 @@ impl Schedule {
 
     /// The instant of the next injection, ns of guest time; `None` if there is none any more.
     pub fn peek(&self) -> Option<u64> {
-        self.due_ns
-            .get(self.first)
-            .copied()
-            .filter(|due| *due != NEVER)
+        self.due_ns.get(self.first).copied().filter(|due| *due != NEVER)
     }
 
     /// What must be stolen, as wall time and movement of the counter, inside the handler of an
@@ -438,19 +361,10 @@ impl Iterator for Schedule {
         let source = &mut self.sources[self.first];
         let injection = match &mut source.load {
             Load::Steal(injection) => *injection,
-            Load::Irq {
-                line,
-                cost,
-                softirq,
-                draws,
-            } => {
+            Load::Irq { line, cost, softirq, draws } => {
                 let total = draws.cost(*cost);
                 let softirq_ns = softirq.of(total);
-                Injection::Irq {
-                    line: *line,
-                    cost_ns: total - softirq_ns,
-                    softirq_ns,
-                }
+                Injection::Irq { line: *line, cost_ns: total - softirq_ns, softirq_ns }
             }
         };
         let next = source.pace.after(at_ns);

@@ -40,39 +40,25 @@ pub(super) fn scenario(doc: &Document, source: &str, known_checks: &[&str]) -> R
     let tasks = root.tables("task", "tasks", MAX_SCENARIO_TASKS)?;
     let irqs = root.tables("irq", "interrupt sources", MAX_LINES)?;
     let groups = groups(&root)?;
-    let names = Names {
-        tasks: task_names(&root, &tasks)?,
-        lines: line_names(&irqs)?,
-    };
+    let names = Names { tasks: task_names(&root, &tasks)?, lines: line_names(&irqs)? };
 
     Ok(Scenario {
         name: match root.get("name") {
             Some(field) => field.free_text(200)?,
             None => source.chars().take(200).collect(),
         },
-        summary: root
-            .get("summary")
-            .map_or(Ok(String::new()), |f| f.free_text(1000))?,
+        summary: root.get("summary").map_or(Ok(String::new()), |f| f.free_text(1000))?,
         duration_ns: duration(&root, "duration", 1, 1_000_000_000)?,
-        seed: root
-            .get("seed")
-            .map_or(Ok(1), |f| f.integer(0, u64::MAX.into()))? as u64,
+        seed: root.get("seed").map_or(Ok(1), |f| f.integer(0, u64::MAX.into()))? as u64,
         tick: tick(&root.table("tick")?)?,
-        offline_ns: cpu
-            .get("offline_at")
-            .map(|f| f.duration(1, MAX_DURATION_NS))
-            .transpose()?,
+        offline_ns: cpu.get("offline_at").map(|f| f.duration(1, MAX_DURATION_NS)).transpose()?,
         policy: policies(&root.table("policy")?)?,
         tasks: tasks
             .iter()
             .enumerate()
             .map(|(i, t)| task(t, i, &groups, &names))
             .collect::<Result<_>>()?,
-        irqs: irqs
-            .iter()
-            .enumerate()
-            .map(|(i, t)| irq(t, i, &names))
-            .collect::<Result<_>>()?,
+        irqs: irqs.iter().enumerate().map(|(i, t)| irq(t, i, &names)).collect::<Result<_>>()?,
         steals: root
             .tables("steal", "steal sources", MAX_STEALS)?
             .iter()
@@ -85,9 +71,7 @@ pub(super) fn scenario(doc: &Document, source: &str, known_checks: &[&str]) -> R
 
 /// The duration `key` between `min` and 24 h, or `default`.
 fn duration(table: &Table<'_>, key: &str, min: u64, default: u64) -> Result<u64> {
-    table
-        .get(key)
-        .map_or(Ok(default), |f| f.duration(min, MAX_DURATION_NS))
+    table.get(key).map_or(Ok(default), |f| f.duration(min, MAX_DURATION_NS))
 }
 
 /// The boolean `key`, or false.
@@ -108,19 +92,12 @@ fn tick(table: &Table<'_>) -> Result<Tick> {
         }
         None => Rate::hz(250),
     };
-    let cost_ns = table
-        .get("cost")
-        .map_or(Ok(2_000), |f| f.duration(0, MAX_HANDLER_NS))?;
-    Ok(Tick {
-        rate,
-        cost_ns: cost_ns as u32,
-    })
+    let cost_ns = table.get("cost").map_or(Ok(2_000), |f| f.duration(0, MAX_HANDLER_NS))?;
+    Ok(Tick { rate, cost_ns: cost_ns as u32 })
 }
 
 fn policies(table: &Table<'_>) -> Result<Policies> {
-    let table = table
-        .clone()
-        .only(&["rate_limit_clock", "psi", "compare"])?;
+    let table = table.clone().only(&["rate_limit_clock", "psi", "compare"])?;
     let clocks = RateLimitClock::ALL.map(|clock| (clock.name(), clock));
     let rules = PsiZeroDelta::ALL.map(|rule| (rule.name(), rule));
     let mut compare = Vec::new();
@@ -140,19 +117,14 @@ fn policies(table: &Table<'_>) -> Result<Policies> {
         rate_limit_clock: table
             .get("rate_limit_clock")
             .map_or(Ok(RateLimitClock::RqClock), |f| f.one_of(&clocks))?,
-        psi: table
-            .get("psi")
-            .map_or(Ok(PsiZeroDelta::Skip), |f| f.one_of(&rules))?,
+        psi: table.get("psi").map_or(Ok(PsiZeroDelta::Skip), |f| f.one_of(&rules))?,
         compare,
     })
 }
 
 fn repeated(item: &Field<'_>, name: &str) -> ScenarioError {
     let first = "an earlier entry of this array".to_owned();
-    item.error(Problem::Duplicate {
-        name: shown(name),
-        first,
-    })
+    item.error(Problem::Duplicate { name: shown(name), first })
 }
 
 /// The groups: the root, then each declared group after its parents.
@@ -161,41 +133,22 @@ fn groups(root: &Table<'_>) -> Result<Vec<Group>> {
     let mut order = Vec::new();
     let too_many = |got| {
         let what = "groups, the root and undeclared parents included,";
-        root.error(
-            "group",
-            Problem::TooMany {
-                what,
-                got,
-                max: MAX_GROUPS,
-            },
-        )
+        root.error("group", Problem::TooMany { what, got, max: MAX_GROUPS })
     };
     for table in root.tables("group", "groups", MAX_GROUPS - 1)? {
         let table = table.only(&["path", "weight", "count"])?;
         let field = table.need("path", "path = \"web/api\"")?;
         let path = field.text()?;
         if let Some(why) = path_fault(path) {
-            return Err(field.error(Problem::BadPath {
-                path: shown(path),
-                why,
-            }));
+            return Err(field.error(Problem::BadPath { path: shown(path), why }));
         }
-        let weight = table
-            .get("weight")
-            .map_or(Ok(100), |f| f.integer(1, 10_000))? as u32;
+        let weight = table.get("weight").map_or(Ok(100), |f| f.integer(1, 10_000))? as u32;
         let most = (MAX_GROUPS - 1) as i128;
         let count = table.get("count").map_or(Ok(1), |f| f.integer(1, most))?;
         for copy in 0..count {
-            let path = if count == 1 {
-                path.to_owned()
-            } else {
-                format!("{path}.{copy}")
-            };
+            let path = if count == 1 { path.to_owned() } else { format!("{path}.{copy}") };
             if let Some((_, first)) = declared.insert(path.clone(), (weight, field.place())) {
-                return Err(field.error(Problem::Duplicate {
-                    name: shown(&path),
-                    first,
-                }));
+                return Err(field.error(Problem::Duplicate { name: shown(&path), first }));
             }
             order.push(path);
         }
@@ -204,11 +157,7 @@ fn groups(root: &Table<'_>) -> Result<Vec<Group>> {
         }
     }
 
-    let mut groups = vec![Group {
-        path: String::new(),
-        weight: 100,
-        parent: 0,
-    }];
+    let mut groups = vec![Group { path: String::new(), weight: 100, parent: 0 }];
     let mut index: HashMap<&str, u16> = HashMap::new();
     for path in &order {
         let mut parent = 0;
@@ -216,11 +165,7 @@ fn groups(root: &Table<'_>) -> Result<Vec<Group>> {
             let path = &path[..end];
             parent = *index.entry(path).or_insert_with(|| {
                 let weight = declared.get(path).map_or(100, |(weight, _)| *weight);
-                groups.push(Group {
-                    path: path.to_owned(),
-                    weight,
-                    parent,
-                });
+                groups.push(Group { path: path.to_owned(), weight, parent });
                 (groups.len() - 1) as u16
             });
         }
@@ -246,11 +191,7 @@ fn copies_groups(field: &Field<'_>, count: u16, groups: &[Group]) -> Result<Vec<
         return Ok(groups);
     }
     let hint = hint(path, groups.iter().skip(1).map(|g| g.path.as_str()));
-    Err(field.error(Problem::UnknownName {
-        what: "group",
-        name: shown(path),
-        hint,
-    }))
+    Err(field.error(Problem::UnknownName { what: "group", name: shown(path), hint }))
 }
 
 /// The rule that a group's path breaks.
@@ -286,10 +227,7 @@ struct Names<'d> {
 fn unique<'d>(field: &Field<'d>, seen: &mut HashMap<&'d str, String>) -> Result<&'d str> {
     let name = field.name()?;
     match seen.insert(name, field.place()) {
-        Some(first) => Err(field.error(Problem::Duplicate {
-            name: shown(name),
-            first,
-        })),
+        Some(first) => Err(field.error(Problem::Duplicate { name: shown(name), first })),
         None => Ok(name),
     }
 }
@@ -307,23 +245,16 @@ fn task_names<'d>(root: &Table<'d>, tasks: &[Table<'d>]) -> Result<Vec<(&'d str,
     }
     if total > MAX_SCENARIO_TASKS {
         let what = "tasks, copies included,";
-        return Err(root.error(
-            "task",
-            Problem::TooMany {
-                what,
-                got: total,
-                max: MAX_SCENARIO_TASKS,
-            },
-        ));
+        return Err(
+            root.error("task", Problem::TooMany { what, got: total, max: MAX_SCENARIO_TASKS })
+        );
     }
     Ok(names)
 }
 
 fn line_names<'d>(irqs: &[Table<'d>]) -> Result<Vec<&'d str>> {
     let mut seen = HashMap::from([(TICK, "the timer, line 0".to_owned())]);
-    irqs.iter()
-        .map(|table| unique(&table.need("name", "name = \"nic\"")?, &mut seen))
-        .collect()
+    irqs.iter().map(|table| unique(&table.need("name", "name = \"nic\"")?, &mut seen)).collect()
 }
 
 impl Names<'_> {
@@ -333,23 +264,12 @@ impl Names<'_> {
         let find = |name: &str| self.tasks.iter().position(|(n, _)| *n == name);
         let unknown = || {
             let hint = hint(text, self.tasks.iter().map(|(name, _)| *name));
-            field.error(Problem::UnknownName {
-                what: "task",
-                name: shown(text),
-                hint,
-            })
+            field.error(Problem::UnknownName { what: "task", name: shown(text), hint })
         };
         if let Some((name, copy)) = text.split_once('.') {
             let task = find(name).ok_or_else(unknown)?;
-            let copy = copy
-                .parse()
-                .ok()
-                .filter(|c| *c < self.tasks[task].1)
-                .ok_or_else(unknown)?;
-            return Ok(TaskRef {
-                task: task as u16,
-                copy: Some(copy),
-            });
+            let copy = copy.parse().ok().filter(|c| *c < self.tasks[task].1).ok_or_else(unknown)?;
+            return Ok(TaskRef { task: task as u16, copy: Some(copy) });
         }
         let task = find(text).ok_or_else(unknown)?;
         let copy = match self.tasks[task].1 {
@@ -357,17 +277,10 @@ impl Names<'_> {
             n if n == copies => None,
             n => {
                 let name = text.to_owned();
-                return Err(field.error(Problem::Copies {
-                    name,
-                    copies: n,
-                    last: n - 1,
-                }));
+                return Err(field.error(Problem::Copies { name, copies: n, last: n - 1 }));
             }
         };
-        Ok(TaskRef {
-            task: task as u16,
-            copy,
-        })
+        Ok(TaskRef { task: task as u16, copy })
     }
 }
 
@@ -375,10 +288,7 @@ impl Names<'_> {
 fn span(field: Field<'_>) -> Result<Span> {
     if !field.is_table() {
         let ns = field.duration(1, MAX_DURATION_NS)?;
-        return Ok(Span {
-            min_ns: ns,
-            max_ns: ns,
-        });
+        return Ok(Span { min_ns: ns, max_ns: ns });
     }
     let table = field.table("a table")?.only(&["min", "max"])?;
     let (min_ns, max_ns) = ends(&table, 1, MAX_DURATION_NS)?;
@@ -414,17 +324,9 @@ fn task(table: &Table<'_>, index: usize, groups: &[Group], names: &Names<'_>) ->
         (None, Some(weight)) => weight.integer(3, 1 << 18)? as u32,
         (None, None) => 1024,
     };
-    let wakes = table
-        .get("wakes")
-        .map(|f| names.woken(&f, count))
-        .transpose()?;
+    let wakes = table.get("wakes").map(|f| names.woken(&f, count)).transpose()?;
     if wakes.is_some_and(|to| usize::from(to.task) == index) {
-        return Err(table.error(
-            "wakes",
-            Problem::WakesItself {
-                name: name.to_owned(),
-            },
-        ));
+        return Err(table.error("wakes", Problem::WakesItself { name: name.to_owned() }));
     }
     let task = Task {
         name: name.to_owned(),
@@ -439,20 +341,14 @@ fn task(table: &Table<'_>, index: usize, groups: &[Group], names: &Names<'_>) ->
         count,
     };
     if task.fork && task.sleep.is_none() && task.wakes.is_none() && !task.blocked {
-        table.refuse(
-            "fork",
-            "a task that never sleeps cannot fork anew; give it a `sleep`",
-        )?;
+        table.refuse("fork", "a task that never sleeps cannot fork anew; give it a `sleep`")?;
     }
     Ok(task)
 }
 
 fn window(table: &Table<'_>) -> Result<Window> {
     let from_ns = duration(table, "from", 0, 0)?;
-    let until_ns = table
-        .get("until")
-        .map(|f| f.duration(0, MAX_DURATION_NS))
-        .transpose()?;
+    let until_ns = table.get("until").map(|f| f.duration(0, MAX_DURATION_NS)).transpose()?;
     if let Some(until_ns) = until_ns
         && until_ns <= from_ns
     {
@@ -475,11 +371,7 @@ fn irq(table: &Table<'_>, index: usize, names: &Names<'_>) -> Result<Irq> {
             for key in ["burst", "gap"] {
                 table.refuse(key, "needs arrival = \"burst\"")?;
             }
-            if kind == 1 {
-                Arrival::Poisson
-            } else {
-                Arrival::Periodic
-            }
+            if kind == 1 { Arrival::Poisson } else { Arrival::Periodic }
         }
     };
     Ok(Irq {
@@ -487,9 +379,7 @@ fn irq(table: &Table<'_>, index: usize, names: &Names<'_>) -> Result<Irq> {
         rate,
         arrival,
         cost: cost(table.need("cost", "cost = \"5us\"")?)?,
-        softirq: table
-            .get("softirq")
-            .map_or(Ok(Share::ZERO), |f| f.share())?,
+        softirq: table.get("softirq").map_or(Ok(Share::ZERO), |f| f.share())?,
         window: window(&table)?,
         wakes: table.get("wakes").map(|f| names.woken(&f, 1)).transpose()?,
         balance: flag(&table, "balance")?,
@@ -497,27 +387,14 @@ fn irq(table: &Table<'_>, index: usize, names: &Names<'_>) -> Result<Irq> {
 }
 
 fn burst(table: &Table<'_>, rate: Rate) -> Result<Arrival> {
-    let burst = table
-        .get("burst")
-        .map_or(Ok(8), |f| f.integer(1, 1_000_000))? as u32;
+    let burst = table.get("burst").map_or(Ok(8), |f| f.integer(1, 1_000_000))? as u32;
     let gap_ns = duration(table, "gap", 0, 1_000)?;
     let lasts = u128::from(burst - 1) * u128::from(gap_ns);
     let period = u128::from(burst) * u128::from(Rate::GHZ) / u128::from(rate.nano_hz());
     if lasts > period {
         let text = |ns: u128| format_duration(ns.min(MAX_NS.into()) as i64);
-        let problem = Problem::BurstTooLong {
-            burst,
-            lasts: text(lasts),
-            period: text(period),
-        };
-        return Err(table.error(
-            if table.get("gap").is_some() {
-                "gap"
-            } else {
-                "burst"
-            },
-            problem,
-        ));
+        let problem = Problem::BurstTooLong { burst, lasts: text(lasts), period: text(period) };
+        return Err(table.error(if table.get("gap").is_some() { "gap" } else { "burst" }, problem));
     }
     Ok(Arrival::Burst { burst, gap_ns })
 }
@@ -530,18 +407,10 @@ fn cost(field: Field<'_>) -> Result<Cost> {
     let table = field.table("a table")?.only(&["min", "max", "mean"])?;
     if table.get("mean").is_none() {
         let (min, max) = ends(&table, 0, MAX_HANDLER_NS)?;
-        return Ok(Cost::Uniform {
-            min: min as u32,
-            max: max as u32,
-        });
+        return Ok(Cost::Uniform { min: min as u32, max: max as u32 });
     }
-    table.refuse(
-        "min",
-        "given together with `mean`; write min and max, or mean and max",
-    )?;
-    let mean = table
-        .need("mean", "mean = \"5us\"")?
-        .duration(1, MAX_HANDLER_NS)? as u32;
+    table.refuse("min", "given together with `mean`; write min and max, or mean and max")?;
+    let mean = table.need("mean", "mean = \"5us\"")?.duration(1, MAX_HANDLER_NS)? as u32;
     let max = match table.get("max") {
         Some(field) => field.duration(mean.into(), MAX_HANDLER_NS)? as u32,
         None => mean.saturating_mul(CAP_MEANS),
@@ -558,18 +427,11 @@ fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
     let mut given = kinds.into_iter().filter(|kind| table.get(kind).is_some());
     let kind = given.next().ok_or_else(|| {
         let why = "says not when to steal; add one of `fraction`, `period`, `at` and `every`";
-        table.error(
-            "",
-            Problem::Conflict {
-                why: why.to_owned(),
-            },
-        )
+        table.error("", Problem::Conflict { why: why.to_owned() })
     })?;
     if let Some(other) = given.next() {
-        table.refuse(
-            other,
-            &format!("given together with `{kind}`; use one [[steal]] for each"),
-        )?;
+        table
+            .refuse(other, &format!("given together with `{kind}`; use one [[steal]] for each"))?;
     }
     let own: &[&str] = match kind {
         "fraction" => &["quantum", "jitter", "from", "until"],
@@ -594,44 +456,25 @@ fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
             }
             let jitter = flag(&table, "jitter")?;
             let quantum = duration(&table, "quantum", 1, 1_000_000)?;
-            (
-                StealPattern::Fraction { share, jitter },
-                quantum,
-                window(&table)?,
-            )
+            (StealPattern::Fraction { share, jitter }, quantum, window(&table)?)
         }
         "period" => {
             let period_ns = table.need(kind, "period = \"4ms\"")?.duration(1, max)?;
             let slice = table.need("slice", "slice = \"1ms\"")?;
             let slice_ns = slice.duration(0, period_ns - 1)?;
-            (
-                StealPattern::Period { period_ns },
-                slice_ns,
-                window(&table)?,
-            )
+            (StealPattern::Period { period_ns }, slice_ns, window(&table)?)
         }
         "at" => {
             let from_ns = table.need(kind, "at = \"500ms\"")?.duration(0, max)?;
             let slice_ns = duration(&table, "slice", 0, 0)?;
-            (
-                StealPattern::Once,
-                slice_ns,
-                Window {
-                    from_ns,
-                    until_ns: None,
-                },
-            )
+            (StealPattern::Once, slice_ns, Window { from_ns, until_ns: None })
         }
         _ => {
             let every = table.need(kind, "every = 7")?.integer(1, u32::MAX.into())? as u32;
             let line = table.get("line").map(|f| line(&f, names)).transpose()?;
             let slice = table.need("slice", "slice = \"3us\"")?;
             let slice_ns = slice.duration(0, MAX_HANDLER_NS)?;
-            (
-                StealPattern::InHandler { every, line },
-                slice_ns,
-                window(&table)?,
-            )
+            (StealPattern::InHandler { every, line }, slice_ns, window(&table)?)
         }
     };
     let counter_ns = match table.get("counter") {
@@ -640,20 +483,9 @@ fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
     };
     if slice_ns == 0 && counter_ns == 0 {
         let why = "steals nothing: slice and counter are both 0; set one of them";
-        return Err(table.error(
-            "",
-            Problem::Conflict {
-                why: why.to_owned(),
-            },
-        ));
+        return Err(table.error("", Problem::Conflict { why: why.to_owned() }));
     }
-    Ok(Steal {
-        when: when(&table, kind == "every")?,
-        pattern,
-        slice_ns,
-        counter_ns,
-        window,
-    })
+    Ok(Steal { when: when(&table, kind == "every")?, pattern, slice_ns, counter_ns, window })
 }
 
 fn line(field: &Field<'_>, names: &Names<'_>) -> Result<u16> {
@@ -663,25 +495,15 @@ fn line(field: &Field<'_>, names: &Names<'_>) -> Result<u16> {
     let found = all.position(|name| name == text);
     found.map(|line| line as u16).ok_or_else(|| {
         let hint = hint(text, lines);
-        field.error(Problem::UnknownName {
-            what: "interrupt line",
-            name: shown(text),
-            hint,
-        })
+        field.error(Problem::UnknownName { what: "interrupt line", name: shown(text), hint })
     })
 }
 
 fn when(table: &Table<'_>, in_handler: bool) -> Result<When> {
-    let known = [
-        ("any", When::Any),
-        ("busy", When::Busy),
-        ("idle", When::Idle),
-        ("irq", When::Irq),
-    ];
+    let known =
+        [("any", When::Any), ("busy", When::Busy), ("idle", When::Idle), ("irq", When::Irq)];
     let default = if in_handler { When::Irq } else { When::Any };
-    let when = table
-        .get("when")
-        .map_or(Ok(default), |f| f.one_of(&known))?;
+    let when = table.get("when").map_or(Ok(default), |f| f.one_of(&known))?;
     match (when == When::Irq, in_handler) {
         (true, false) => {
             table.refuse(
@@ -708,11 +530,7 @@ fn checks(table: &Table<'_>, known: &[&str]) -> Result<Checks> {
             if !known.contains(&name) {
                 let hint = hint(name, known.iter().copied());
                 let what = "check";
-                return Err(item.error(Problem::UnknownName {
-                    what,
-                    name: shown(name),
-                    hint,
-                }));
+                return Err(item.error(Problem::UnknownName { what, name: shown(name), hint }));
             }
             if names.iter().any(|n| n == name) {
                 return Err(repeated(&item, name));
@@ -723,17 +541,7 @@ fn checks(table: &Table<'_>, known: &[&str]) -> Result<Checks> {
     };
     let only = table.get("only").map(&names).transpose()?;
     if only.as_ref().is_some_and(Vec::is_empty) {
-        table.refuse(
-            "only",
-            "names no check, so nothing would be judged; leave it out for all",
-        )?;
+        table.refuse("only", "names no check, so nothing would be judged; leave it out for all")?;
     }
-    Ok(Checks {
-        only,
-        skip: table
-            .get("skip")
-            .map(&names)
-            .transpose()?
-            .unwrap_or_default(),
-    })
+    Ok(Checks { only, skip: table.get("skip").map(&names).transpose()?.unwrap_or_default() })
 }

@@ -81,16 +81,10 @@ impl Document {
         let mut doc = Self {
             source: source.to_owned(),
             sets: sets.to_vec(),
-            root: Node {
-                origin: Origin::Line(1),
-                value: Value::Table(Vec::new()),
-            },
+            root: Node { origin: Origin::Line(1), value: Value::Table(Vec::new()) },
         };
         if text.len() > MAX_TEXT {
-            let problem = Problem::TooLong {
-                bytes: text.len(),
-                max: MAX_TEXT,
-            };
+            let problem = Problem::TooLong { bytes: text.len(), max: MAX_TEXT };
             return Err(doc.error(Origin::Line(1), "", problem));
         }
         let lines = Lines::new(text);
@@ -114,23 +108,16 @@ impl Document {
     /// The place of `origin`, for messages.
     pub fn place(&self, origin: Origin) -> Place {
         match origin {
-            Origin::Line(line) => Place::Line {
-                source: self.source.clone(),
-                line,
-            },
-            Origin::Set(i) => Place::Set {
-                argument: self.sets.get(i).cloned().unwrap_or_default(),
-            },
+            Origin::Line(line) => Place::Line { source: self.source.clone(), line },
+            Origin::Set(i) => {
+                Place::Set { argument: self.sets.get(i).cloned().unwrap_or_default() }
+            }
         }
     }
 
     /// An error at `origin`.
     pub fn error(&self, origin: Origin, key: &str, problem: Problem) -> ScenarioError {
-        ScenarioError {
-            place: self.place(origin),
-            key: key.to_owned(),
-            problem,
-        }
+        ScenarioError { place: self.place(origin), key: key.to_owned(), problem }
     }
 
     /// An error at the value of `key`, or at the innermost table that is there.
@@ -153,13 +140,7 @@ impl Document {
         let origin = Origin::Set(i);
         let argument = self.sets[i].clone();
         let fail = |doc: &Self, why: &str| {
-            Err(doc.error(
-                origin,
-                "",
-                Problem::SetSyntax {
-                    why: why.to_owned(),
-                },
-            ))
+            Err(doc.error(origin, "", Problem::SetSyntax { why: why.to_owned() }))
         };
         let Some((key, text)) = argument.split_once('=') else {
             return fail(self, "there is no `=` in it");
@@ -172,10 +153,7 @@ impl Document {
         if parts.len() > MAX_PARTS {
             return fail(self, "its key has too many parts");
         }
-        let node = Node {
-            origin,
-            value: override_value(text, origin),
-        };
+        let node = Node { origin, value: override_value(text, origin) };
         if let Err(problem) = place(&mut self.root, &parts, node) {
             return Err(self.error(origin, &shown(key), problem));
         }
@@ -185,12 +163,10 @@ impl Document {
 
 /// The parts of `irq[0].rate` or `irq.0.rate`.
 fn parts(key: &str) -> impl Iterator<Item = &str> {
-    key.split('.').flat_map(
-        |part| match part.strip_suffix(']').and_then(|p| p.split_once('[')) {
-            Some((name, index)) => [Some(name), Some(index)].into_iter().flatten(),
-            None => [Some(part), None].into_iter().flatten(),
-        },
-    )
+    key.split('.').flat_map(|part| match part.strip_suffix(']').and_then(|p| p.split_once('[')) {
+        Some((name, index)) => [Some(name), Some(index)].into_iter().flatten(),
+        None => [Some(part), None].into_iter().flatten(),
+    })
 }
 
 /// The right side of an override: a TOML value, or else a bare string.
@@ -227,18 +203,12 @@ fn place(mut at: &mut Node, parts: &[&str], node: Node) -> Result<(), Problem> {
                             1 => "there is only entry 0".to_owned(),
                             _ => format!("there are entries 0 to {}", len - 1),
                         };
-                        return Err(Problem::NoEntry {
-                            part: shown(part),
-                            hint,
-                        });
+                        return Err(Problem::NoEntry { part: shown(part), hint });
                     }
                 }
             }
             other => {
-                return Err(Problem::NoInside {
-                    got: other.kind(),
-                    part: shown(part),
-                });
+                return Err(Problem::NoInside { got: other.kind(), part: shown(part) });
             }
         };
     }
@@ -303,9 +273,7 @@ struct Lines {
 impl Lines {
     fn new(text: &str) -> Self {
         let ends = text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
-        Self {
-            starts: ends.map(|(i, _)| i + 1).collect(),
-        }
+        Self { starts: ends.map(|(i, _)| i + 1).collect() }
     }
 
     fn origin(&self, offset: usize) -> Origin {
@@ -318,23 +286,14 @@ mod tests {
     use super::*;
 
     fn line(doc: &Document, key: &str) -> Place {
-        doc.error_at(
-            key,
-            Problem::WakesItself {
-                name: String::new(),
-            },
-        )
-        .place
+        doc.error_at(key, Problem::WakesItself { name: String::new() }).place
     }
 
     #[test]
     fn every_value_knows_its_line() {
         let text = "name = 'x'\n\n[tick]\nrate = '1Hz'\n[[irq]]\nname = 'a'\n[[irq]]\nname = 'b'\ncost = { min = '1us',\n max = '2us' }\n[a.b]\nc=1";
         let doc = Document::parse(text, "f", &["tick.cost=1us".to_owned()]).unwrap();
-        let at = |n| Place::Line {
-            source: "f".to_owned(),
-            line: n,
-        };
+        let at = |n| Place::Line { source: "f".to_owned(), line: n };
         for (key, n) in [
             ("name", 1),
             ("tick", 3),
@@ -351,38 +310,20 @@ mod tests {
         ] {
             assert_eq!(line(&doc, key), at(n), "{key}");
         }
-        assert_eq!(
-            line(&doc, "tick.cost"),
-            Place::Set {
-                argument: "tick.cost=1us".to_owned()
-            }
-        );
+        assert_eq!(line(&doc, "tick.cost"), Place::Set { argument: "tick.cost=1us".to_owned() });
     }
 
     #[test]
     fn an_override_reaches_entries_by_number_and_by_name() {
         let text = "[[irq]]\nname = 'nic'\n[[group]]\npath = 'web/api'\n";
-        for set in [
-            "irq[0].rate=1kHz",
-            "irq.0.rate = 1kHz",
-            "irq.nic.rate=\"1kHz\"",
-        ] {
+        for set in ["irq[0].rate=1kHz", "irq.0.rate = 1kHz", "irq.nic.rate=\"1kHz\""] {
             let doc = Document::parse(text, "f", &[set.to_owned()]).unwrap();
-            let Value::Table(entries) = &doc.root.value else {
-                panic!()
-            };
+            let Value::Table(entries) = &doc.root.value else { panic!() };
             let irq = &entries.iter().find(|(k, _)| k == "irq").unwrap().1;
-            let Value::Array(items) = &irq.value else {
-                panic!()
-            };
-            let Value::Table(entries) = &items[0].value else {
-                panic!()
-            };
+            let Value::Array(items) = &irq.value else { panic!() };
+            let Value::Table(entries) = &items[0].value else { panic!() };
             let rate = &entries.iter().find(|(k, _)| k == "rate").unwrap().1;
-            assert!(
-                matches!(&rate.value, Value::String(s) if s == "1kHz"),
-                "{set}"
-            );
+            assert!(matches!(&rate.value, Value::String(s) if s == "1kHz"), "{set}");
         }
         Document::parse(text, "f", &["group.web/api.weight=5".to_owned()]).unwrap();
     }
@@ -421,9 +362,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                Document::parse(text, "f", &[set.to_owned()])
-                    .unwrap_err()
-                    .to_string(),
+                Document::parse(text, "f", &[set.to_owned()]).unwrap_err().to_string(),
                 want
             );
         }

@@ -23,12 +23,7 @@ impl<'d> Table<'d> {
             Value::Table(entries) => entries.as_slice(),
             _ => &[],
         };
-        Self {
-            doc,
-            path: String::new(),
-            origin: doc.root().origin,
-            entries,
-        }
+        Self { doc, path: String::new(), origin: doc.root().origin, entries }
     }
 
     /// Refuses keys other than `known`.
@@ -37,36 +32,25 @@ impl<'d> Table<'d> {
             if !known.contains(&key.as_str()) {
                 let hint = hint(key, known.iter().copied());
                 let path = self.join(&shown(key));
-                return Err(self
-                    .doc
-                    .error(node.origin, &path, Problem::UnknownKey { hint }));
+                return Err(self.doc.error(node.origin, &path, Problem::UnknownKey { hint }));
             }
         }
         Ok(self)
     }
 
     fn join(&self, key: &str) -> String {
-        if self.path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.path)
-        }
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
     /// The value of `key`, if it is there.
     pub fn get(&self, key: &str) -> Option<Field<'d>> {
         let (_, node) = self.entries.iter().find(|(k, _)| k == key)?;
-        Some(Field {
-            doc: self.doc,
-            path: self.join(key),
-            node,
-        })
+        Some(Field { doc: self.doc, path: self.join(key), node })
     }
 
     /// The value of `key`; `example` is a line that would supply it.
     pub fn need(&self, key: &str, example: &'static str) -> Result<Field<'d>, ScenarioError> {
-        self.get(key)
-            .ok_or_else(|| self.error(key, Problem::Missing { example }))
+        self.get(key).ok_or_else(|| self.error(key, Problem::Missing { example }))
     }
 
     /// An error at `key`, which need not be there; the table itself if `key` is empty.
@@ -81,9 +65,7 @@ impl<'d> Table<'d> {
     /// Refuses `key`, if it is there, because `why`.
     pub fn refuse(&self, key: &str, why: &str) -> Result<(), ScenarioError> {
         match self.get(key) {
-            Some(field) => Err(field.error(Problem::Conflict {
-                why: why.to_owned(),
-            })),
+            Some(field) => Err(field.error(Problem::Conflict { why: why.to_owned() })),
             None => Ok(()),
         }
     }
@@ -92,11 +74,7 @@ impl<'d> Table<'d> {
     pub fn table(&self, key: &str) -> Result<Table<'d>, ScenarioError> {
         match self.get(key) {
             Some(field) => field.table("a table"),
-            None => Ok(Table {
-                path: self.join(key),
-                entries: &[],
-                ..self.clone()
-            }),
+            None => Ok(Table { path: self.join(key), entries: &[], ..self.clone() }),
         }
     }
 
@@ -114,16 +92,9 @@ impl<'d> Table<'d> {
             return Err(field.wrong_type("an array of tables, each headed by its name in [[ ]]"));
         };
         if items.len() > max {
-            return Err(field.error(Problem::TooMany {
-                what,
-                got: items.len(),
-                max,
-            }));
+            return Err(field.error(Problem::TooMany { what, got: items.len(), max }));
         }
-        field
-            .items(items)
-            .map(|item| item.table("a table"))
-            .collect()
+        field.items(items).map(|item| item.table("a table")).collect()
     }
 }
 
@@ -141,10 +112,7 @@ impl<'d> Field<'d> {
     }
 
     fn wrong_type(&self, expected: &'static str) -> ScenarioError {
-        self.error(Problem::WrongType {
-            expected,
-            got: self.node.value.describe(),
-        })
+        self.error(Problem::WrongType { expected, got: self.node.value.describe() })
     }
 
     fn out_of_range(&self, got: String, min: String, max: String) -> ScenarioError {
@@ -174,12 +142,7 @@ impl<'d> Field<'d> {
         let Value::Table(entries) = &self.node.value else {
             return Err(self.wrong_type(expected));
         };
-        Ok(Table {
-            doc: self.doc,
-            origin: self.node.origin,
-            path: self.path,
-            entries,
-        })
+        Ok(Table { doc: self.doc, origin: self.node.origin, path: self.path, entries })
     }
 
     /// A string.
@@ -206,10 +169,7 @@ impl<'d> Field<'d> {
         let name = self.text()?;
         let sound = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(sound) {
-            return Err(self.error(Problem::BadName {
-                name: shown(name),
-                max: MAX_NAME,
-            }));
+            return Err(self.error(Problem::BadName { name: shown(name), max: MAX_NAME }));
         }
         Ok(name)
     }
@@ -219,9 +179,7 @@ impl<'d> Field<'d> {
         let Value::Array(items) = &self.node.value else {
             return Err(self.wrong_type("an array of names, such as [\"a\", \"b\"]"));
         };
-        self.items(items)
-            .map(|item| item.text().map(|text| (item, text)))
-            .collect()
+        self.items(items).map(|item| item.text().map(|text| (item, text))).collect()
     }
 
     /// `true` or `false`.
@@ -285,11 +243,7 @@ impl<'d> Field<'d> {
     }
 
     fn no_unit(&self, got: String, known: &'static str, example: &'static str) -> ScenarioError {
-        self.error(UnitError::NoUnit {
-            got: shown(&got),
-            example,
-            known,
-        })
+        self.error(UnitError::NoUnit { got: shown(&got), example, known })
     }
 
     /// A share of a whole.
@@ -309,17 +263,10 @@ impl<'d> Field<'d> {
     /// One of a fixed list of strings.
     pub fn one_of<T: Copy>(&self, known: &[(&str, T)]) -> Result<T, ScenarioError> {
         let text = self.text()?;
-        known
-            .iter()
-            .find(|(name, _)| *name == text)
-            .map(|(_, value)| *value)
-            .ok_or_else(|| {
-                let known: Vec<_> = known.iter().map(|(name, _)| *name).collect();
-                self.error(Problem::UnknownValue {
-                    got: shown(text),
-                    known: known.join(", "),
-                })
-            })
+        known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {
+            let known: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+            self.error(Problem::UnknownValue { got: shown(text), known: known.join(", ") })
+        })
     }
 }
 

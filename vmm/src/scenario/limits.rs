@@ -33,16 +33,9 @@ fn load(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError> {
     let mut sources = Vec::new();
     let mut line_rates = vec![rate(scenario.tick.rate)];
     let tick_ns = scenario.tick.cost_ns;
-    sources.push((
-        "tick.cost".to_owned(),
-        rate(scenario.tick.rate) * u128::from(tick_ns),
-    ));
+    sources.push(("tick.cost".to_owned(), rate(scenario.tick.rate) * u128::from(tick_ns)));
     for (i, irq) in scenario.irqs.iter().enumerate() {
-        line_rates.push(if for_ever(irq.window) {
-            rate(irq.rate)
-        } else {
-            0
-        });
+        line_rates.push(if for_ever(irq.window) { rate(irq.rate) } else { 0 });
         if for_ever(irq.window) {
             let load = (rate(irq.rate) * twice_mean(irq.cost)).div_ceil(2);
             sources.push((format!("irq[{i}].cost"), load));
@@ -80,24 +73,13 @@ fn load(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError> {
         return Ok(());
     }
     let (what, sum, fix) = if *most >= FULL {
-        let what = if key.starts_with("steal") {
-            "this source's slices"
-        } else {
-            "this line's handlers"
-        };
+        let what =
+            if key.starts_with("steal") { "this source's slices" } else { "this line's handlers" };
         (what, *most, "lower the rate or this value")
     } else if handlers >= FULL {
-        (
-            "all lines' handlers together",
-            handlers,
-            "lower this or another line's rate or cost",
-        )
+        ("all lines' handlers together", handlers, "lower this or another line's rate or cost")
     } else {
-        (
-            "all handlers and slices together",
-            total,
-            "lower this value or another source's",
-        )
+        ("all handlers and slices together", total, "lower this value or another source's")
     };
     let percent = sum * 100 / FULL;
     Err(doc.error_at(key, Problem::Overload { what, percent, fix }))
@@ -112,10 +94,7 @@ fn events(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError> {
     // Interrupts expected of each line; the rounding up covers the first at the window's begin.
     let expected = |rate: Rate, ns: u128| (u128::from(rate.nano_hz()) * ns).div_ceil(FULL);
 
-    let whole = Window {
-        from_ns: 0,
-        until_ns: None,
-    };
+    let whole = Window { from_ns: 0, until_ns: None };
     let mut lines = vec![expected(scenario.tick.rate, length(whole))];
     let mut most = ("duration".to_owned(), lines[0]);
     let mut total = lines[0];
@@ -126,11 +105,7 @@ fn events(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError> {
         }
     };
     for (i, irq) in scenario.irqs.iter().enumerate() {
-        let burst = if let Arrival::Burst { burst, .. } = irq.arrival {
-            burst
-        } else {
-            0
-        };
+        let burst = if let Arrival::Burst { burst, .. } = irq.arrival { burst } else { 0 };
         let events = expected(irq.rate, length(irq.window)) + u128::from(burst);
         add(format!("irq[{i}].rate"), events);
         lines.push(events);
@@ -171,10 +146,7 @@ fn events(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError> {
     }
 
     if total > MAX_EVENTS.into() {
-        let problem = Problem::TooManyEvents {
-            events: total,
-            max: MAX_EVENTS.into(),
-        };
+        let problem = Problem::TooManyEvents { events: total, max: MAX_EVENTS.into() };
         return Err(doc.error_at(&most.0, problem));
     }
     if counter > MAX_NS.into() {
@@ -215,8 +187,5 @@ fn never_woken(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError>
     let (task, copy) = copies[i];
     let declared = first.partition_point(|f| usize::from(*f) <= i) - 1;
     let name = task.copy_name(copy);
-    Err(doc.error_at(
-        &format!("task[{declared}].blocked"),
-        Problem::NeverWoken { name },
-    ))
+    Err(doc.error_at(&format!("task[{declared}].blocked"), Problem::NeverWoken { name }))
 }

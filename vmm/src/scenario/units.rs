@@ -8,13 +8,8 @@ pub const MAX_NS: u64 = 1 << 62;
 
 /// Longest text that is read as a number.
 const MAX_TEXT: usize = 64;
-const DURATION_UNITS: &[(&str, u128)] = &[
-    ("ns", 1),
-    ("us", 1_000),
-    ("µs", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-];
+const DURATION_UNITS: &[(&str, u128)] =
+    &[("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 const RATE_UNITS: &[(&str, u128)] = &[("Hz", 1), ("kHz", 1_000), ("MHz", 1_000_000)];
 /// Ten to the ninth: ns in a second, nHz in a hertz, parts of a share.
 const GIGA: u128 = 1_000_000_000;
@@ -112,10 +107,7 @@ const SHARE: Quantity = Quantity {
 impl Quantity {
     /// Reads `[+-]digits[.digits] unit` as sign and magnitude, in units of `1 / scale`.
     fn parse(&self, text: &str, scale: u128) -> Result<(bool, u128), UnitError> {
-        let not_a_number = || UnitError::NotANumber {
-            got: shown(text),
-            example: self.example,
-        };
+        let not_a_number = || UnitError::NotANumber { got: shown(text), example: self.example };
         let body = text.trim();
         if body.len() > MAX_TEXT {
             return Err(not_a_number());
@@ -141,29 +133,16 @@ impl Quantity {
             None if unit.is_empty() && number.bytes().all(|b| matches!(b, b'0' | b'.' | b'_')) => 1,
             None if unit.is_empty() => {
                 let (example, known) = (self.example, self.known);
-                return Err(UnitError::NoUnit {
-                    got: shown(text),
-                    example,
-                    known,
-                });
+                return Err(UnitError::NoUnit { got: shown(text), example, known });
             }
             None if self.known.is_empty() => return Err(not_a_number()),
             None => {
-                return Err(UnitError::UnknownUnit {
-                    unit: shown(unit),
-                    known: self.known,
-                });
+                return Err(UnitError::UnknownUnit { unit: shown(unit), known: self.known });
             }
         };
 
-        let too_large = || UnitError::TooLarge {
-            got: shown(text),
-            limit: self.limit,
-        };
-        let too_fine = || UnitError::TooFine {
-            got: shown(text),
-            finest: self.finest,
-        };
+        let too_large = || UnitError::TooLarge { got: shown(text), limit: self.limit };
+        let too_fine = || UnitError::TooFine { got: shown(text), finest: self.finest };
         let fraction = fraction.trim_end_matches(['0', '_']);
         let mut value: u128 = 0;
         let mut decimals: u32 = 0;
@@ -231,17 +210,13 @@ impl Rate {
 
     /// A whole number of Hz, above zero.
     pub(super) const fn hz(hz: u32) -> Self {
-        Self {
-            nano_hz: hz as u64 * 1_000_000_000,
-        }
+        Self { nano_hz: hz as u64 * 1_000_000_000 }
     }
 
     /// Reads a rate such as `250Hz`, `1.5kHz` or `0.3MHz`; `None` if it is zero or negative.
     pub fn parse(text: &str) -> Result<Option<Self>, UnitError> {
         let (negative, nano_hz) = RATE.parse(text, GIGA)?;
-        Ok((!negative && nano_hz > 0).then_some(Self {
-            nano_hz: nano_hz as u64,
-        }))
+        Ok((!negative && nano_hz > 0).then_some(Self { nano_hz: nano_hz as u64 }))
     }
 
     /// Events in 10^9 s.
@@ -262,12 +237,7 @@ impl fmt::Display for Rate {
             .into_iter()
             .find(|(_, size)| self.nano_hz >= *size && self.nano_hz.is_multiple_of(size / 1_000))
             .unwrap_or(("Hz", 1_000_000_000));
-        write!(
-            f,
-            "{}{}{unit}",
-            self.nano_hz / size,
-            decimals(self.nano_hz % size, size)
-        )
+        write!(f, "{}{}{unit}", self.nano_hz / size, decimals(self.nano_hz % size, size))
     }
 }
 
@@ -281,16 +251,12 @@ impl Share {
     /// Nothing.
     pub const ZERO: Self = Self { billionths: 0 };
     /// All.
-    pub const ONE: Self = Self {
-        billionths: GIGA as u32,
-    };
+    pub const ONE: Self = Self { billionths: GIGA as u32 };
 
     /// Reads a decimal such as `0.25`, with at most 9 decimals; `None` if it is negative.
     pub fn parse(text: &str) -> Result<Option<Self>, UnitError> {
         let (negative, billionths) = SHARE.parse(text, GIGA)?;
-        let share = Self {
-            billionths: billionths as u32,
-        };
+        let share = Self { billionths: billionths as u32 };
         Ok((!negative || share == Self::ZERO).then_some(share))
     }
 
@@ -349,28 +315,19 @@ mod tests {
     #[test]
     fn a_duration_that_is_not_one_says_why() {
         let message = |text: &str| parse_duration(text).unwrap_err().to_string();
-        for text in [
-            "", " ", "us", ".5s", "5.s", "1.2.3s", "--1s", "1e3s", "nan", "inf", "_1s", "1_s",
-        ] {
+        for text in
+            ["", " ", "us", ".5s", "5.s", "1.2.3s", "--1s", "1e3s", "nan", "inf", "_1s", "1_s"]
+        {
             let m = message(text);
-            assert!(
-                m.contains("not a number") || m.contains("not a unit"),
-                "{text}: {m}"
-            );
+            assert!(m.contains("not a number") || m.contains("not a unit"), "{text}: {m}");
         }
         assert_eq!(
             message("5"),
             "`5` has no unit; write for example \"250us\", with one of ns, us, ms, s"
         );
-        assert_eq!(
-            message("5kHz"),
-            "`kHz` is not a unit here; use one of ns, us, ms, s"
-        );
+        assert_eq!(message("5kHz"), "`kHz` is not a unit here; use one of ns, us, ms, s");
         assert_eq!(message("1.5ns"), "`1.5ns` is finer than 1 ns; round it");
-        assert_eq!(
-            message("4611686018427387905ns"),
-            "`4611686018427387905ns` is beyond 2^62 ns"
-        );
+        assert_eq!(message("4611686018427387905ns"), "`4611686018427387905ns` is beyond 2^62 ns");
         assert!(message("99999999999999999999999999999999999999999999s").contains("beyond 2^62"));
         assert!(message(&"9".repeat(1 << 20)).len() < 200);
     }
@@ -385,28 +342,10 @@ mod tests {
         assert_eq!(nano_hz("0"), None);
         assert_eq!(nano_hz("0Hz"), None);
         assert_eq!(nano_hz("-1Hz"), None);
-        assert!(
-            Rate::parse("1000.1MHz")
-                .unwrap_err()
-                .to_string()
-                .contains("beyond 1 GHz")
-        );
-        assert!(
-            Rate::parse("250")
-                .unwrap_err()
-                .to_string()
-                .contains("no unit")
-        );
-        assert!(
-            Rate::parse("0.0000000001Hz")
-                .unwrap_err()
-                .to_string()
-                .contains("finer")
-        );
-        assert_eq!(
-            Rate::parse("300Hz").unwrap().unwrap().period_ns(),
-            3_333_333
-        );
+        assert!(Rate::parse("1000.1MHz").unwrap_err().to_string().contains("beyond 1 GHz"));
+        assert!(Rate::parse("250").unwrap_err().to_string().contains("no unit"));
+        assert!(Rate::parse("0.0000000001Hz").unwrap_err().to_string().contains("finer"));
+        assert_eq!(Rate::parse("300Hz").unwrap().unwrap().period_ns(), 3_333_333);
     }
 
     #[test]
@@ -416,25 +355,11 @@ mod tests {
         assert_eq!(share("1"), Some(1_000_000_000));
         assert_eq!(share("-0.1"), None);
         assert_eq!(share("-0.0"), Some(0));
-        assert!(
-            Share::parse("1.1")
-                .unwrap_err()
-                .to_string()
-                .contains("beyond 1")
-        );
+        assert!(Share::parse("1.1").unwrap_err().to_string().contains("beyond 1"));
         for text in ["inf", "nan", "2.5e-1", "25%", ""] {
-            assert!(
-                Share::parse(text)
-                    .unwrap_err()
-                    .to_string()
-                    .contains("not a number"),
-                "{text}"
-            );
+            assert!(Share::parse(text).unwrap_err().to_string().contains("not a number"), "{text}");
         }
-        assert_eq!(
-            Share::parse("0.5").unwrap().unwrap().of(u32::MAX),
-            u32::MAX / 2
-        );
+        assert_eq!(Share::parse("0.5").unwrap().unwrap().of(u32::MAX), u32::MAX / 2);
     }
 
     proptest! {

@@ -19,26 +19,13 @@ fn write_scenario(out: &mut String, s: &Scenario) -> fmt::Result {
     writeln!(out, "duration = {}", ns(s.duration_ns))?;
     writeln!(out, "seed = {}", s.seed)?;
 
-    writeln!(
-        out,
-        "\n[tick]\nrate = \"{}\"\ncost = {}",
-        s.tick.rate,
-        ns(s.tick.cost_ns.into())
-    )?;
+    writeln!(out, "\n[tick]\nrate = \"{}\"\ncost = {}", s.tick.rate, ns(s.tick.cost_ns.into()))?;
     if let Some(offline) = s.offline_ns {
         writeln!(out, "\n[cpu]\noffline_at = {}", ns(offline))?;
     }
     let compare: Vec<_> = s.policy.compare.iter().map(|c| c.name()).collect();
-    writeln!(
-        out,
-        "\n[policy]\nrate_limit_clock = {:?}",
-        s.policy.rate_limit_clock.name()
-    )?;
-    writeln!(
-        out,
-        "psi = {:?}\ncompare = {compare:?}",
-        s.policy.psi.name()
-    )?;
+    writeln!(out, "\n[policy]\nrate_limit_clock = {:?}", s.policy.rate_limit_clock.name())?;
+    writeln!(out, "psi = {:?}\ncompare = {compare:?}", s.policy.psi.name())?;
     if let Some(only) = &s.checks.only {
         writeln!(out, "\n[checks]\nonly = {only:?}")?;
     } else if !s.checks.skip.is_empty() {
@@ -46,12 +33,7 @@ fn write_scenario(out: &mut String, s: &Scenario) -> fmt::Result {
     }
 
     for group in s.groups.iter().skip(1) {
-        writeln!(
-            out,
-            "\n[[group]]\npath = {}\nweight = {}",
-            quoted(&group.path),
-            group.weight
-        )?;
+        writeln!(out, "\n[[group]]\npath = {}\nweight = {}", quoted(&group.path), group.weight)?;
     }
     for task in &s.tasks {
         writeln!(out, "\n[[task]]\nname = {}", quoted(&task.name))?;
@@ -59,11 +41,7 @@ fn write_scenario(out: &mut String, s: &Scenario) -> fmt::Result {
         match task.groups.as_slice() {
             [0] => {}
             [_] => writeln!(out, "group = {}", quoted(group))?,
-            _ => writeln!(
-                out,
-                "group = {}",
-                quoted(group.strip_suffix(".0").unwrap_or(group))
-            )?,
+            _ => writeln!(out, "group = {}", quoted(group.strip_suffix(".0").unwrap_or(group)))?,
         }
         writeln!(out, "weight = {}\nburn = {}", task.weight, span(task.burn))?;
         if let Some(sleep) = task.sleep {
@@ -71,28 +49,15 @@ fn write_scenario(out: &mut String, s: &Scenario) -> fmt::Result {
         }
         writeln!(out, "start = {}", ns(task.start_ns))?;
         write_wakes(out, s, task.wakes)?;
-        writeln!(
-            out,
-            "blocked = {}\nfork = {}\ncount = {}",
-            task.blocked, task.fork, task.count
-        )?;
+        writeln!(out, "blocked = {}\nfork = {}\ncount = {}", task.blocked, task.fork, task.count)?;
     }
     for irq in &s.irqs {
-        writeln!(
-            out,
-            "\n[[irq]]\nname = {}\nrate = \"{}\"",
-            quoted(&irq.name),
-            irq.rate
-        )?;
+        writeln!(out, "\n[[irq]]\nname = {}\nrate = \"{}\"", quoted(&irq.name), irq.rate)?;
         match irq.arrival {
             Arrival::Periodic => writeln!(out, "arrival = \"periodic\"")?,
             Arrival::Poisson => writeln!(out, "arrival = \"poisson\"")?,
             Arrival::Burst { burst, gap_ns } => {
-                writeln!(
-                    out,
-                    "arrival = \"burst\"\nburst = {burst}\ngap = {}",
-                    ns(gap_ns)
-                )?;
+                writeln!(out, "arrival = \"burst\"\nburst = {burst}\ngap = {}", ns(gap_ns))?;
             }
         }
         writeln!(out, "cost = {}\nsoftirq = {}", cost(irq.cost), irq.softirq)?;
@@ -100,9 +65,7 @@ fn write_scenario(out: &mut String, s: &Scenario) -> fmt::Result {
         write_wakes(out, s, irq.wakes)?;
         writeln!(out, "balance = {}", irq.balance)?;
     }
-    s.steals
-        .iter()
-        .try_for_each(|steal| write_steal(out, s, steal))
+    s.steals.iter().try_for_each(|steal| write_steal(out, s, steal))
 }
 
 fn write_steal(out: &mut String, s: &Scenario, steal: &Steal) -> fmt::Result {
@@ -110,10 +73,7 @@ fn write_steal(out: &mut String, s: &Scenario, steal: &Steal) -> fmt::Result {
     writeln!(out, "\n[[steal]]")?;
     match steal.pattern {
         StealPattern::Fraction { share, jitter } => {
-            writeln!(
-                out,
-                "fraction = {share}\nquantum = {slice}\njitter = {jitter}"
-            )?;
+            writeln!(out, "fraction = {share}\nquantum = {slice}\njitter = {jitter}")?;
         }
         StealPattern::Period { period_ns } => {
             writeln!(out, "period = {}\nslice = {slice}", ns(period_ns))?;
@@ -135,18 +95,12 @@ fn write_steal(out: &mut String, s: &Scenario, steal: &Steal) -> fmt::Result {
         When::Irq => "irq",
     };
     writeln!(out, "when = \"{when}\"")?;
-    if steal.pattern == StealPattern::Once {
-        Ok(())
-    } else {
-        write_window(out, steal.window)
-    }
+    if steal.pattern == StealPattern::Once { Ok(()) } else { write_window(out, steal.window) }
 }
 
 fn write_window(out: &mut String, window: Window) -> fmt::Result {
     writeln!(out, "from = {}", ns(window.from_ns))?;
-    window
-        .until_ns
-        .map_or(Ok(()), |until| writeln!(out, "until = {}", ns(until)))
+    window.until_ns.map_or(Ok(()), |until| writeln!(out, "until = {}", ns(until)))
 }
 
 fn write_wakes(out: &mut String, s: &Scenario, wakes: Option<TaskRef>) -> fmt::Result {

@@ -1,0 +1,159 @@
+//! What is seen of a guest: typed values, free of addresses.
+//!
+//! Introspection of a virtual machine and the in-process model both produce these; the observer,
+//! the trace, the checks and the report read nothing else of a guest.
+
+/// A guest task: `pid` and the index of its group in the scenario's group table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskRef {
+    /// `task_struct.pid`; 0 is swapper.
+    pub pid: u32,
+    /// Index of `task_struct.sched_task_group`; 0 is the root.
+    pub group: u16,
+}
+
+/// A probed function was entered, with these arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `update_rq_clock(rq)`.
+    UpdateRqClock,
+    /// `irqtime_account_irq(curr, offset)`.
+    IrqtimeAccountIrq {
+        /// `preempt_count` offset of the context entered; 0 on exit.
+        offset: u32,
+    },
+    /// `psi_account_irqtime(rq, curr, prev)`.
+    PsiAccountIrqtime {
+        /// The task charged.
+        curr: TaskRef,
+        /// The task switched to; `None` from the tick.
+        prev: Option<TaskRef>,
+    },
+    /// `psi_task_switch(prev, next, sleep)`.
+    PsiTaskSwitch {
+        /// The task switched from.
+        prev: TaskRef,
+        /// The task switched to.
+        next: TaskRef,
+        /// `prev` goes to sleep.
+        sleep: bool,
+    },
+    /// `psi_task_change(task, clear, set)`.
+    PsiTaskChange {
+        /// The task whose state changes.
+        task: TaskRef,
+        /// `TSK_*` flags cleared.
+        clear: u32,
+        /// `TSK_*` flags set.
+        set: u32,
+    },
+    /// `update_tg_load_avg(cfs_rq)`.
+    UpdateTgLoadAvg {
+        /// The cfs_rq's group.
+        group: u16,
+    },
+    /// `clear_tg_load_avg(cfs_rq)`.
+    ClearTgLoadAvg {
+        /// The cfs_rq's group.
+        group: u16,
+    },
+}
+
+/// `struct rq` of one CPU and the per-CPU times that its clocks are made from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RqView {
+    /// `rq->cpu`.
+    pub cpu: u32,
+    /// `rq->nr_running`.
+    pub nr_running: u32,
+    /// `rq->nr_switches`.
+    pub nr_switches: u64,
+    /// `rq->curr->pid`.
+    pub curr_pid: u32,
+    /// `rq->clock`, ns.
+    pub clock_ns: u64,
+    /// `rq->clock_task`, ns.
+    pub clock_task_ns: u64,
+    /// `rq->clock_pelt`, ns.
+    pub clock_pelt_ns: u64,
+    /// `rq->lost_idle_time`, ns.
+    pub lost_idle_time_ns: u64,
+    /// `rq->prev_irq_time`, ns.
+    pub prev_irq_time_ns: u64,
+    /// `rq->prev_steal_time_rq`, ns.
+    pub prev_steal_time_rq_ns: u64,
+    /// `rq->psi_irq_time`, ns.
+    pub psi_irq_time_ns: u64,
+    /// `rq->avg_irq.util_avg`, 0 to 1024.
+    pub avg_irq_util: u64,
+    /// `cpu_irqtime.total`, ns.
+    pub irqtime_total_ns: u64,
+    /// `psi_seq`, odd while PSI is being written.
+    pub psi_seq: u32,
+}
+
+/// One cfs_rq and what its group sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CfsRqView {
+    /// Index of the group.
+    pub group: u16,
+    /// `cfs_rq->avg.load_avg`.
+    pub load_avg: u64,
+    /// `cfs_rq->tg_load_avg_contrib`.
+    pub tg_load_avg_contrib: u64,
+    /// `cfs_rq->last_update_tg_load_avg`, ns of the rate-limit clock.
+    pub last_update_tg_load_avg_ns: u64,
+    /// `cfs_rq->tg->load_avg`.
+    pub tg_load_avg: u64,
+}
+
+/// `struct psi_group_cpu` of one group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PsiView {
+    /// Index of the group.
+    pub group: u16,
+    /// `times[PSI_IRQ_FULL]`, ns modulo 2^32 as the kernel keeps it.
+    pub irq_full_ns: u32,
+}
+
+/// What the guest's rules cost, counted by the guest itself; Linux keeps no such counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CostsView {
+    /// Clock reads of `update_rq_clock()`.
+    pub clock_reads_update_rq_clock: u64,
+    /// Clock reads of `irqtime_account_irq()`.
+    pub clock_reads_irqtime_account_irq: u64,
+    /// Clock reads of `update_tg_load_avg()` and `clear_tg_load_avg()`.
+    pub clock_reads_update_tg_load_avg: u64,
+    /// Clock reads of `psi_account_irqtime()`.
+    pub clock_reads_psi_account_irqtime: u64,
+    /// Clock reads of the other PSI functions.
+    pub clock_reads_psi_other: u64,
+    /// Seqcount write sections of `psi_account_irqtime()`.
+    pub psi_account_irqtime_seqcount_writes: u64,
+    /// cgroup levels walked by `psi_account_irqtime()`.
+    pub psi_account_irqtime_levels: u64,
+    /// Atomic adds to `tg->load_avg`.
+    pub tg_load_avg_atomic_adds: u64,
+    /// Calls of `update_tg_load_avg()` that the rate limit turned away.
+    pub update_tg_load_avg_rate_limited: u64,
+    /// Calls that passed the limit with too small a change.
+    pub update_tg_load_avg_below_tolerance: u64,
+}
+
+/// A guest that can be read between any two of its instructions.
+pub trait GuestView {
+    /// Why a read can fail.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// The run queue of the only CPU.
+    fn rq(&self) -> Result<RqView, Self::Error>;
+    /// The cfs_rq of a group.
+    fn cfs_rq(&self, group: u16) -> Result<CfsRqView, Self::Error>;
+    /// The PSI state of a group.
+    fn psi_group(&self, group: u16) -> Result<PsiView, Self::Error>;
+    /// The groups on `rq->leaf_cfs_rq_list`, in its order, into `out`.
+    fn leaf_cfs_rqs(&self, out: &mut Vec<CfsRqView>) -> Result<(), Self::Error>;
+    /// The cost counters, or `None` where the guest keeps none.
+    fn costs(&self) -> Result<Option<CostsView>, Self::Error>;
+}
