@@ -10,6 +10,7 @@ mod document;
 mod error;
 mod field;
 mod limits;
+mod sources;
 mod units;
 mod write;
 

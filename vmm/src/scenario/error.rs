@@ -132,14 +132,12 @@ pub enum Problem {
     #[error(transparent)]
     Unit(#[from] UnitError),
     /// The value is outside its limits.
-    #[error("{got} is out of range; it must be {min} to {max}")]
+    #[error("{got} is out of range; it must be {allowed}")]
     OutOfRange {
         /// The value given.
         got: String,
-        /// The least.
-        min: String,
-        /// The most.
-        max: String,
+        /// The limits.
+        allowed: String,
     },
     /// A range's ends are the wrong way round.
     #[error("min {min} is above max {max}; swap them")]
