@@ -11,9 +11,8 @@ pub struct ScenarioError {
     pub place: Place,
     /// Path of the key, such as `irq[0].rate`; empty for the whole file.
     pub key: String,
-    /// What is wrong, and the fix.
-    #[source]
-    pub problem: Problem,
+    /// What is wrong, and the fix; part of this error's message, so not its source.
+    pub problem: Box<Problem>,
 }
 
 impl fmt::Display for ScenarioError {

@@ -66,6 +66,14 @@ fn the_default_scenario_has_eight_leaf_groups_with_tasks() {
 }
 
 #[test]
+fn the_example_in_the_documentation_loads() {
+    let page = include_str!("../../../docs/scenario.md");
+    let example = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next());
+    let s = load(example.unwrap()).unwrap();
+    assert_eq!((s.task_names().len(), s.irqs[0].rate.to_string().as_str()), (4, "20kHz"));
+}
+
+#[test]
 fn groups_come_after_their_parents_declared_or_not() {
     let s = load("[[group]]\npath='a/b/c'\nweight=10000\n[[group]]\npath='a'\nweight=1\n[[group]]\npath='d'\n").unwrap();
     assert_eq!(s.group_paths(), ["/", "/a", "/a/b", "/a/b/c", "/d"]);
@@ -536,7 +544,7 @@ proptest! {
                 }
             }
             Err(e) => {
-                prop_assert!(!e.key.is_empty() || matches!(e.problem, Problem::Syntax { .. }), "{}", e);
+                prop_assert!(!e.key.is_empty() || matches!(*e.problem, Problem::Syntax { .. }), "{}", e);
                 let lines = text.lines().count() as u32;
                 prop_assert!(matches!(&e.place, Place::Line { line, .. } if (1..=lines).contains(line)), "{}", e);
             }
