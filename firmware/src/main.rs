@@ -12,21 +12,21 @@ mod clock;
 #[cfg(rqscope_guest)]
 mod cpu;
 
-/// From the entry stub: brings the kernel up and runs it. The clocks are registered and `READY` is
-/// sent before the kernel first reads one, so that all it reads is frozen time.
+/// From the entry stub: brings the kernel up and runs it. The clocks are registered before the kernel
+/// first reads one, so that all it reads is frozen time.
 #[cfg(rqscope_guest)]
 fn start(off: arch::InterruptsOff, boot_page: &guest_model::wire::BootPage) -> ! {
     use guest_model::hardware::Cpu;
     use guest_model::wire::control;
 
     cpu::register_clocks();
-    arch::control_word(control::READY, [0; 3]);
     let mut cpu = cpu::ThisCpu::new(off);
     let (kernel, doorbell) = cpu.parts();
     if let Err(refusal) = kernel.boot(doorbell, boot_page) {
         arch::control_word(control::BAD_BOOT_PAGE, [refusal as u64, 0, 0]);
         arch::stop();
     }
+    arch::control_word(control::READY, [0; 3]);
     loop {
         guest_model::kernel::step(&mut cpu);
     }

@@ -45,7 +45,7 @@ pub mod port {
 
 /// Words written to [`port::CONTROL`].
 pub mod control {
-    /// The guest has booted and registered its clocks; time freezes from here on.
+    /// The guest has booted: its clock pages are registered and its structures can be read.
     pub const READY: u32 = 1;
     /// The guest panicked: `rdi` is the file name's address, `rsi` its length, `rdx` the line.
     pub const PANIC: u32 = 2;

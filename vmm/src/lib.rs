@@ -3,6 +3,7 @@
 pub mod check;
 pub mod clock;
 pub mod engine;
+pub mod firmware;
 pub mod introspect;
 pub mod kvm;
 pub mod ledger;

@@ -9,21 +9,16 @@ fn main() {
     let mut trace = trace::Trace::hashed();
     let t = std::time::Instant::now();
     for c in run::pass_clocks(&s) {
-        let (o, tr) =
-            run::pass_on_model(&s, c, Default::default(), trace, Arc::new(Default::default()))
-                .unwrap();
+        let (o, tr) = if std::env::var("FW").is_ok() {
+            let kvm = kvm::Kvm::open().unwrap();
+            run::pass_on_firmware(&kvm, machine::FIRMWARE, &s, c, Default::default(), trace, Arc::new(Default::default())).unwrap()
+        } else {
+            run::pass_on_model(&s, c, Default::default(), trace, Arc::new(Default::default())).unwrap()
+        };
         trace = tr;
         println!("{c:?} hits {} rq {:?}", o.hits, o.rq);
-        println!(
-            "{:?} {:?} {:?} {:?}",
-            o.measured,
-            o.costs,
-            o.ledger.irq_count(),
-            o.ledger.irq_ns()
-        );
-        for c in &o.checks {
-            println!("{:32} {:?} {} {:?}", c.id.name(), c.status, c.evaluated, c.first);
-        }
+        println!("{:?} {:?} {:?} {:?}", o.measured, o.costs, o.ledger.irq_count(), o.ledger.irq_ns());
+        for c in &o.checks { println!("{:32} {:?} {} {:?}", c.id.name(), c.status, c.evaluated, c.first); }
         println!("{:?}", o.stopped);
     }
     println!("{:?} {:?}", trace.finish(), t.elapsed());

@@ -11,7 +11,7 @@ use guest_model::psi::PSI_IRQ_FULL;
 use guest_model::wire::{BootError, BootPage};
 
 use crate::engine::Injections;
-use crate::session::{PassOutcome, Session, Stop};
+use crate::session::{Asked, PassOutcome, Session, Stop, chain};
 use crate::trace::Trace;
 use crate::view::{Call, CfsRqView, CostsView, GuestView, PsiView, RqView, TaskRef};
 
@@ -130,7 +130,11 @@ impl<I: Injections> ModelHw<I> {
         if (result.is_err() || session.finished())
             && let Some(session) = self.session.take()
         {
-            self.outcome = Some(session.finish(&ModelView(kernel), result.err()));
+            let stopped = result.err().map(|e| match e {
+                Stop::Interrupted => (Asked::ByUser, e.to_string()),
+                e => (Asked::ByError, chain(&e)),
+            });
+            self.outcome = Some(session.finish(&ModelView(kernel), stopped));
         }
     }
 }

@@ -326,6 +326,11 @@ impl Vcpu {
         run.if_flag != 0 && run.ready_for_interrupt_injection != 0
     }
 
+    /// Does the guest have interrupts on (KVM API 5, `if_flag`)?
+    pub fn interrupts_on(&mut self) -> bool {
+        self.fd.get_kvm_run().if_flag != 0
+    }
+
     /// Asks for [`Exit::IrqWindowOpen`] as soon as the guest can take an interrupt.
     pub fn request_interrupt_window(&mut self, on: bool) {
         self.fd.get_kvm_run().request_interrupt_window = on.into();

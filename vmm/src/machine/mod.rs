@@ -1,5 +1,6 @@
 //! The machine that the bundled guest runs on: memory, page tables, registers, the image.
 
+pub mod clock_pages;
 pub mod image;
 pub mod layout;
 pub mod long_mode;
