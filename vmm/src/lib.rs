@@ -9,6 +9,7 @@ pub mod kvm;
 pub mod ledger;
 pub mod machine;
 pub mod model;
+pub mod mutants;
 pub mod observe;
 pub mod run;
 pub mod scenario;
