@@ -20,8 +20,9 @@ const ALL_STATES: u32 = (1 << 9) - 1;
 impl Introspector {
     /// Refuses a guest whose run queue contradicts itself; `now_ns` is guest time.
     ///
-    /// For the first call of `update_rq_clock()` and any later one: the guest has built its tables by
-    /// then and is not in the middle of an accounting rule.
+    /// For the entry of `update_rq_clock()`, the first one above all: the guest has built its tables
+    /// by then and is not in the middle of an accounting rule. What faulty accounting or backward
+    /// steal may do to the values later is for the checks to judge, not for this.
     pub fn sanity(&self, now_ns: u64) -> Result<(), ReadError> {
         let at = &mut self.reader();
         let p = &self.places;

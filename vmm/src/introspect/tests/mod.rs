@@ -33,6 +33,9 @@ struct Devices {
     timer_ns: u64,
     irq_ns: u64,
     probes: Vec<Probe>,
+    /// Look at the guest at each `update_rq_clock()`.
+    judge: bool,
+    judged: u32,
 }
 
 impl Hardware for Devices {
@@ -44,7 +47,11 @@ impl Hardware for Devices {
         self.steal_ns
     }
 
-    fn probe(&mut self, _kernel: &mut Kernel, probe: Probe) {
+    fn probe(&mut self, kernel: &mut Kernel, probe: Probe) {
+        if self.judge && probe == Probe::UpdateRqClock {
+            Image::of(kernel).introspector().sanity(self.now_ns).unwrap();
+            self.judged += 1;
+        }
         self.probes.push(probe);
     }
 
@@ -67,6 +74,10 @@ struct Guest {
 impl Guest {
     /// Boots, and runs for `run_ns` of guest time.
     fn run(run_ns: u64) -> Self {
+        Self::run_with(run_ns, Devices { now_ns: 500, ..Devices::default() })
+    }
+
+    fn run_with(run_ns: u64, devices: Devices) -> Self {
         let policy = Policy {
             rate_limit_clock: RateLimitClock::RqClock,
             psi_zero_delta: PsiZeroDelta::Account,
@@ -101,8 +112,7 @@ impl Guest {
         page.nr_tasks = tasks.len() as u16;
         page.tasks[..tasks.len()].copy_from_slice(&tasks);
 
-        let mut guest =
-            Self { kernel: Box::default(), devices: Devices { now_ns: 500, ..Devices::default() } };
+        let mut guest = Self { kernel: Box::default(), devices };
         guest.kernel.boot(&mut guest.devices, &page).unwrap();
         while guest.devices.now_ns < run_ns {
             step(&mut guest);

@@ -7,7 +7,7 @@ use guest_model::kernel::Kernel;
 use guest_model::psi::PSI_IRQ_FULL;
 use guest_model::wire::{IDLE_PID, probe};
 
-use super::{Guest, Image, NR_GROUPS};
+use super::{Devices, Guest, Image, NR_GROUPS};
 use crate::introspect::{Introspector, Snapshot};
 use crate::view::{Call, GuestView, TaskRef};
 
@@ -180,6 +180,13 @@ fn a_run_queue_is_plausible_before_the_first_task_and_after_many() {
         let image = Image::of(&guest.kernel);
         image.introspector().sanity(guest.devices.now_ns).unwrap();
     }
+}
+
+#[test]
+fn a_run_queue_is_plausible_at_each_update_of_its_clock_from_the_first_on() {
+    let devices = Devices { now_ns: 500, judge: true, ..Devices::default() };
+    let guest = Guest::run_with(5_000_000, devices);
+    assert!(guest.devices.judged > 20);
 }
 
 #[test]
