@@ -1,4 +1,18 @@
 //! rqscope: owns a guest's time, injects interrupts and steal, reads the guest's run queue from
 //! outside and judges its clock accounting.
+pub mod check;
+pub mod clock;
+pub mod engine;
+pub mod firmware;
 pub mod introspect;
+pub mod kvm;
+pub mod ledger;
+pub mod machine;
+pub mod model;
+pub mod observe;
+pub mod run;
+pub mod scenario;
+pub mod schedule;
+pub mod session;
+pub mod trace;
 pub mod view;

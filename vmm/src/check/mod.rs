@@ -1,0 +1,284 @@
+//! The checks: naive statements about what was seen, compared with the host's ledger.
+//!
+//! They know nothing of KVM, of addresses or of the accounting rules; each is written another way
+//! than the rule that it watches, and each has a planted fault that it catches (see
+//! [`crate::mutants`]).
+
+mod clock;
+mod psi;
+mod tg;
+
+use crate::ledger::Ledger;
+use crate::observe::Step;
+use crate::view::{CfsRqView, PsiView, RqView};
+use guest_model::policy::Policy;
+
+pub use clock::Accounted;
+pub use psi::PsiTable;
+pub use tg::{Staleness, TgRow};
+
+macro_rules! checks {
+    ($($(#[doc = $doc:literal])+ $id:ident $name:literal,)+) => {
+        /// The checks, by their stable names.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum CheckId { $($(#[doc = $doc])+ $id,)+ }
+
+        impl CheckId {
+            /// All, in the order of the report.
+            pub const ALL: &'static [Self] = &[$(Self::$id,)+];
+
+            /// The stable name, for scenarios, reports and JSON.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$id => $name,)+ }
+            }
+
+            /// What it states, in one sentence.
+            pub fn statement(self) -> &'static str {
+                match self { $(Self::$id => concat!($($doc),+).trim_ascii(),)+ }
+            }
+        }
+
+        /// The names of all checks.
+        pub const NAMES: &[&str] = &[$($name,)+];
+    };
+}
+
+checks! {
+    /// rq->clock equals the host's clock after every update.
+    ClockMatchesHost "clock_matches_host",
+    /// Every update splits the clock's advance into task, IRQ and steal time without rest.
+    Conservation "conservation",
+    /// rq->clock_task never goes back.
+    ClockTaskMonotonic "clock_task_monotonic",
+    /// rq->clock_task never runs ahead of rq->clock.
+    ClockTaskNotAhead "clock_task_not_ahead",
+    /// rq->clock_pelt advances as rq->clock_task does at full capacity, and equals it when idle.
+    ClockPelt "clock_pelt_follows_clock_task",
+    /// cpu_irqtime.total equals the IRQ time that the host let pass, at every accounting.
+    IrqAccounted "irq_accounted",
+    /// prev_irq_time takes what fits into an update and carries the rest over, dropping nothing.
+    IrqCarried "irq_carried_over",
+    /// prev_steal_time_rq takes the steal counter as the host has it, at every update.
+    StealAccounted "steal_accounted",
+    /// A cfs_rq publishes at most once per millisecond of the rate-limit clock, and stamps that clock.
+    TgRateLimit "tg_load_avg_rate_limit",
+    /// A cfs_rq publishes only a change of more than 1/64 of its contribution, and all of it.
+    TgTolerance "tg_load_avg_tolerance",
+    /// A change beyond 1/64 is published as soon as the rate limit allows.
+    TgPublished "tg_load_avg_published_when_due",
+    /// tg->load_avg equals the sum of the contributions.
+    TgSum "tg_load_avg_sum",
+    /// An offline CPU contributes nothing and publishes nothing.
+    TgOffline "tg_load_avg_offline_cleared",
+    /// PSI writes at a zero delta only if the policy is to account it.
+    PsiZero "psi_zero_delta",
+    /// PSI writes when IRQ time is due to a group that is switched away from, and only then.
+    PsiWrites "psi_writes",
+    /// Each group's PSI IRQ time equals the ledger's IRQ time charged to it and its children.
+    PsiIrqLedger "psi_irq_ledger",
+    /// The IRQ time since the last charge is never negative.
+    PsiDeltaNotNegative "psi_delta_not_negative",
+    /// Every interrupt raised was handled, merged with one that waited, or waits at the end.
+    InterruptsHandled "interrupts_handled",
+    /// Task, IRQ, steal and idle time of the ledger add up to the guest time that passed.
+    LedgerElapsed "ledger_adds_up",
+}
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It held each time.
+    Pass,
+    /// It failed at least once.
+    Fail,
+    /// The guest lacks what it is about.
+    NotBuiltIn,
+    /// Nothing happened for it to judge.
+    NotExercised,
+    /// The scenario leaves it out.
+    Off,
+}
+
+impl Status {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail => "fail",
+            Self::NotBuiltIn => "not-built-in",
+            Self::NotExercised => "not-exercised",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// A check's result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckResult {
+    /// The check.
+    pub id: CheckId,
+    /// How it ended.
+    pub status: Status,
+    /// Times that it was judged.
+    pub evaluated: u64,
+    /// Times that it failed.
+    pub failures: u64,
+    /// The first failure.
+    pub first: Option<Failure>,
+}
+
+/// The first failure of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Guest time, ns.
+    pub at_ns: u64,
+    /// The numbers.
+    pub detail: String,
+}
+
+/// Where checks record what they find.
+#[derive(Debug)]
+pub(crate) struct Board {
+    rows: Vec<CheckResult>,
+}
+
+impl Board {
+    fn new(off: &[CheckId]) -> Self {
+        let row = |id: &CheckId| CheckResult {
+            id: *id,
+            status: if off.contains(id) { Status::Off } else { Status::NotExercised },
+            evaluated: 0,
+            failures: 0,
+            first: None,
+        };
+        Self { rows: CheckId::ALL.iter().map(row).collect() }
+    }
+
+    /// Records that `id` was judged at `at_ns`; `detail` is asked for at the first failure only.
+    #[inline]
+    pub(crate) fn expect(
+        &mut self,
+        id: CheckId,
+        ok: bool,
+        at_ns: u64,
+        detail: impl FnOnce() -> String,
+    ) {
+        let row = &mut self.rows[id as usize];
+        if row.status == Status::Off {
+            return;
+        }
+        row.evaluated += 1;
+        if ok {
+            if row.failures == 0 {
+                row.status = Status::Pass;
+            }
+            return;
+        }
+        row.status = Status::Fail;
+        row.failures += 1;
+        if row.first.is_none() {
+            row.first = Some(Failure { at_ns, detail: detail() });
+        }
+    }
+}
+
+/// What the checks of one run need to know before it.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The variant that the guest claims to be.
+    pub policy: Policy,
+    /// Each group's parent; the root is its own.
+    pub parents: Vec<u16>,
+    /// Checks that the scenario leaves out.
+    pub off: Vec<CheckId>,
+}
+
+/// The guest and the ledger at the end of a run.
+#[derive(Debug)]
+pub struct Final<'a> {
+    /// Guest time, ns.
+    pub at_ns: u64,
+    /// The run queue.
+    pub rq: RqView,
+    /// Every group's cfs_rq.
+    pub cfs_rqs: &'a [CfsRqView],
+    /// Every group's PSI state.
+    pub psi: &'a [PsiView],
+    /// The ledger.
+    pub ledger: &'a Ledger,
+    /// Interrupts in flight at the end, by line: waiting, or delivered with their status unread.
+    pub in_flight: [u64; crate::ledger::MAX_LINES],
+}
+
+/// What was measured beside the checks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// What the run queue accounted.
+    pub accounted: Accounted,
+    /// What became of each call of `psi_account_irqtime()`.
+    pub psi_table: PsiTable,
+    /// PSI IRQ time that the ledger charges to each group, ns.
+    pub psi_irq_ns: Vec<u64>,
+    /// What became of each call of `update_tg_load_avg()`.
+    pub tg: TgRow,
+}
+
+/// All checks of one run.
+#[derive(Debug)]
+pub struct Checks {
+    board: Board,
+    clock: clock::ClockChecks,
+    tg: tg::TgChecks,
+    psi: psi::PsiChecks,
+}
+
+impl Checks {
+    /// Checks for a run that starts at guest time 0.
+    pub fn new(setup: Setup) -> Self {
+        Self {
+            board: Board::new(&setup.off),
+            clock: clock::ClockChecks::default(),
+            tg: tg::TgChecks::new(setup.policy.rate_limit_clock, setup.parents.len()),
+            psi: psi::PsiChecks::new(setup.policy.psi_zero_delta, setup.parents),
+        }
+    }
+
+    /// Judges one completed call.
+    #[inline]
+    pub fn step(&mut self, step: &Step<'_>) {
+        self.clock.step(step, &mut self.board);
+        self.tg.step(step, &mut self.board);
+        self.psi.step(step, &mut self.board);
+    }
+
+    /// Judges the end of the run.
+    pub fn finish(mut self, end: &Final<'_>) -> (Vec<CheckResult>, Measured) {
+        let board = &mut self.board;
+        self.clock.finish(end, board);
+        self.tg.finish(end, board);
+        self.psi.finish(end, board);
+        for (line, l) in end.ledger.lines.iter().enumerate() {
+            let in_flight = end.in_flight[line];
+            let known = l.handled + l.coalesced + in_flight;
+            if l.raised != 0 {
+                board.expect(CheckId::InterruptsHandled, l.raised == known, end.at_ns, || {
+                    format!(
+                        "line {line}: {} raised, but {} handled, {} merged and {in_flight} in flight",
+                        l.raised, l.handled, l.coalesced
+                    )
+                });
+            }
+        }
+        let elapsed = end.ledger.elapsed_ns();
+        board.expect(CheckId::LedgerElapsed, elapsed == end.at_ns, end.at_ns, || {
+            format!("the ledger adds up to {elapsed} ns, guest time is {} ns", end.at_ns)
+        });
+        let measured = Measured {
+            accounted: self.clock.accounted,
+            psi_table: self.psi.table,
+            psi_irq_ns: self.psi.charged_ns,
+            tg: self.tg.row,
+        };
+        (self.board.rows, measured)
+    }
+}

@@ -1,0 +1,269 @@
+//! The publication of `tg->load_avg`: rate limit, tolerance, sum and staleness.
+
+use super::CheckId::*;
+use super::{Board, Final};
+use crate::observe::Step;
+use crate::view::{Call, CfsRqView};
+use guest_model::policy::RateLimitClock;
+
+/// The kernel's NSEC_PER_MSEC, written here on its own.
+const LIMIT_NS: u64 = 1_000_000;
+
+/// How far published contributions were behind the load.
+///
+/// A contribution is stale from the first call that sees it more than 1/64 off without publishing
+/// it, until the call that publishes it. Load staleness is the difference left behind by a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Staleness {
+    /// Worst age of a stale contribution, ns of `clock`.
+    pub max_ns: u64,
+    /// Worst age of a stale contribution, ns of `clock_task`.
+    pub max_task_ns: u64,
+    /// Sum over stale periods of their length, ns of `clock`.
+    pub sum_ns: u128,
+    /// Sum over stale periods of their length, ns of `clock_task`.
+    pub sum_task_ns: u128,
+    /// Stale periods.
+    pub count: u64,
+    /// Worst difference left unpublished by a call, in load units.
+    pub max_load: u64,
+    /// Integral of the difference left unpublished, over all groups, in load units times ns of
+    /// `clock`.
+    pub load_ns: u128,
+}
+
+impl Staleness {
+    /// Mean length of a stale period, ns of `clock`, rounded down.
+    pub fn mean_ns(&self) -> u64 {
+        mean(self.sum_ns, self.count)
+    }
+
+    /// Mean length of a stale period, ns of `clock_task`, rounded down.
+    pub fn mean_task_ns(&self) -> u64 {
+        mean(self.sum_task_ns, self.count)
+    }
+
+    /// Mean difference left unpublished over `elapsed_ns` and `groups`, in thousandths of a load
+    /// unit, rounded down.
+    pub fn mean_load_milli(&self, elapsed_ns: u64, groups: u64) -> u64 {
+        let time = u128::from(elapsed_ns) * u128::from(groups);
+        (self.load_ns * 1000).checked_div(time).unwrap_or(0) as u64
+    }
+}
+
+fn mean(sum: u128, count: u64) -> u64 {
+    sum.checked_div(count.into()).unwrap_or(0) as u64
+}
+
+/// What became of each call of `update_tg_load_avg()`, the root's left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TgRow {
+    /// Calls.
+    pub calls: u64,
+    /// Calls less than a millisecond after the last publish.
+    pub rate_limited: u64,
+    /// Calls that the limit let pass with a change of at most 1/64.
+    pub below_tolerance: u64,
+    /// Publishes.
+    pub published: u64,
+    /// Calls on an offline CPU.
+    pub offline: u64,
+    /// How stale contributions became.
+    pub staleness: Staleness,
+}
+
+/// One group's history.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    /// The rate-limit clock at the last publish, ns.
+    published_ns: u64,
+    /// `clock` and `clock_task` at the first call that left the contribution stale, ns.
+    stale_since: Option<(u64, u64)>,
+    /// `clock` at the last call and the difference that it left.
+    left: (u64, u64),
+}
+
+#[derive(Debug)]
+pub(super) struct TgChecks {
+    clock: RateLimitClock,
+    groups: Vec<Group>,
+    offline: bool,
+    pub(super) row: TgRow,
+}
+
+impl TgChecks {
+    pub(super) fn new(clock: RateLimitClock, groups: usize) -> Self {
+        let groups = vec![Group::default(); groups];
+        Self { clock, groups, offline: false, row: TgRow::default() }
+    }
+
+    #[inline]
+    pub(super) fn step(&mut self, s: &Step<'_>, board: &mut Board) {
+        let Some((before, after)) = &s.cfs else { return };
+        let now = match self.clock {
+            RateLimitClock::SchedClockCpu => s.mark.at_ns,
+            RateLimitClock::RqClock => s.before.clock_ns,
+            RateLimitClock::RqClockTask => s.before.clock_task_ns,
+        };
+        let at = s.mark.at_ns;
+        board.expect(TgSum, after.tg_load_avg == after.tg_load_avg_contrib, at, || {
+            format!(
+                "group {}: tg->load_avg is {}, the contributions add up to {}",
+                after.group, after.tg_load_avg as i64, after.tg_load_avg_contrib
+            )
+        });
+        match s.call {
+            Call::UpdateTgLoadAvg { .. } => self.update(s, before, after, now, board),
+            _ => self.clear(s, after, now, board),
+        }
+    }
+
+    #[inline]
+    fn update(
+        &mut self,
+        s: &Step<'_>,
+        before: &CfsRqView,
+        after: &CfsRqView,
+        now: u64,
+        board: &mut Board,
+    ) {
+        let at = s.mark.at_ns;
+        let group = before.group;
+        let Some(g) = self.groups.get_mut(group as usize) else { return };
+        let row = &mut self.row;
+        row.calls += 1;
+
+        let (load, contrib) = (before.load_avg, before.tg_load_avg_contrib);
+        let change = load.abs_diff(contrib);
+        let beyond = change > contrib / 64;
+        let age = now.wrapping_sub(g.published_ns);
+        let allowed = age >= LIMIT_NS;
+        let published = after.tg_load_avg_contrib != contrib
+            || after.last_update_tg_load_avg_ns != before.last_update_tg_load_avg_ns;
+
+        if self.offline {
+            row.offline += 1;
+            board.expect(TgOffline, !published, at, || {
+                format!("group {group} published {} while offline", after.tg_load_avg_contrib)
+            });
+            return;
+        }
+        if published {
+            row.published += 1;
+            let stamp = after.last_update_tg_load_avg_ns;
+            board.expect(TgRateLimit, allowed && stamp == now, at, || {
+                format!(
+                    "group {group} published {age} ns after its last publish and stamped {stamp}; \
+                     {} is {now}",
+                    self.clock.name()
+                )
+            });
+            let all = after.tg_load_avg_contrib == load;
+            board.expect(TgTolerance, beyond && all, at, || {
+                format!(
+                    "group {group} published {} for a load of {load}, {contrib} being published; \
+                     1/64 of that is {}",
+                    after.tg_load_avg_contrib,
+                    contrib / 64
+                )
+            });
+            g.published_ns = now;
+        } else {
+            board.expect(TgPublished, !(allowed && beyond), at, || {
+                format!(
+                    "group {group} kept {contrib} published for a load of {load}, {age} ns after \
+                     its last publish"
+                )
+            });
+            if allowed {
+                row.below_tolerance += 1;
+            } else {
+                row.rate_limited += 1;
+            }
+        }
+
+        let (clock, clock_task) = (s.before.clock_ns, s.before.clock_task_ns);
+        let st = &mut row.staleness;
+        let (left_at, left) = g.left;
+        st.load_ns += u128::from(left) * u128::from(clock.saturating_sub(left_at));
+        let leaves = if published { 0 } else { change };
+        g.left = (clock, leaves);
+        st.max_load = st.max_load.max(leaves);
+        if published || !beyond {
+            g.end_stale(clock, clock_task, st);
+        } else {
+            g.stale_since.get_or_insert((clock, clock_task));
+            g.age(clock, clock_task, st);
+        }
+    }
+
+    fn clear(&mut self, s: &Step<'_>, after: &CfsRqView, now: u64, board: &mut Board) {
+        self.offline = true;
+        let ok = after.tg_load_avg_contrib == 0 && after.tg_load_avg == 0;
+        board.expect(TgOffline, ok, s.mark.at_ns, || {
+            format!(
+                "group {} still contributes {} of tg->load_avg {} after clear_tg_load_avg()",
+                after.group, after.tg_load_avg_contrib, after.tg_load_avg as i64
+            )
+        });
+        if let Some(g) = self.groups.get_mut(after.group as usize) {
+            let (left_at, left) = g.left;
+            let clock = s.before.clock_ns;
+            let st = &mut self.row.staleness;
+            st.load_ns += u128::from(left) * u128::from(clock.saturating_sub(left_at));
+            g.left = (clock, 0);
+            g.published_ns = now;
+            g.end_stale(clock, s.before.clock_task_ns, st);
+        }
+    }
+
+    pub(super) fn finish(&mut self, end: &Final<'_>, board: &mut Board) {
+        for cfs in end.cfs_rqs.iter().filter(|c| c.group != 0) {
+            board.expect(TgSum, cfs.tg_load_avg == cfs.tg_load_avg_contrib, end.at_ns, || {
+                format!(
+                    "group {}: tg->load_avg is {}, the contributions add up to {}",
+                    cfs.group, cfs.tg_load_avg as i64, cfs.tg_load_avg_contrib
+                )
+            });
+            if self.offline {
+                board.expect(TgOffline, cfs.tg_load_avg == 0, end.at_ns, || {
+                    format!(
+                        "group {} ends offline with tg->load_avg {}",
+                        cfs.group, cfs.tg_load_avg
+                    )
+                });
+            }
+        }
+        let (clock, clock_task) = (end.rq.clock_ns, end.rq.clock_task_ns);
+        let st = &mut self.row.staleness;
+        for g in &mut self.groups {
+            let (left_at, left) = g.left;
+            st.load_ns += u128::from(left) * u128::from(clock.saturating_sub(left_at));
+            g.end_stale(clock, clock_task, st);
+        }
+    }
+}
+
+impl Group {
+    /// The contribution is stale still: its age counts for the worst.
+    #[inline]
+    fn age(&self, clock: u64, clock_task: u64, st: &mut Staleness) -> Option<(u64, u64)> {
+        let (since, since_task) = self.stale_since?;
+        let age = clock.saturating_sub(since);
+        let age_task = clock_task.saturating_sub(since_task);
+        st.max_ns = st.max_ns.max(age);
+        st.max_task_ns = st.max_task_ns.max(age_task);
+        Some((age, age_task))
+    }
+
+    /// The contribution is up to date again, or the run is over.
+    #[inline]
+    fn end_stale(&mut self, clock: u64, clock_task: u64, st: &mut Staleness) {
+        if let Some((age, age_task)) = self.age(clock, clock_task, st) {
+            st.sum_ns += u128::from(age);
+            st.sum_task_ns += u128::from(age_task);
+            st.count += 1;
+            self.stale_since = None;
+        }
+    }
+}

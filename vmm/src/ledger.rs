@@ -1,0 +1,132 @@
+//! The host's own record of what it did to a guest. Checks compare the guest with this, never
+//! with the accounting rules that the guest runs.
+
+/// Most interrupt lines, the timer included.
+pub const MAX_LINES: usize = guest_model::wire::MAX_IRQS;
+
+/// What the CPU was doing while guest time passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Context {
+    /// A task ran.
+    Task,
+    /// A handler ran in hardirq context.
+    Hardirq,
+    /// Softirq work ran outside ksoftirqd.
+    Softirq,
+    /// Softirq work ran in ksoftirqd, which the kernel counts as task time.
+    Ksoftirqd,
+    /// The CPU was halted.
+    Idle,
+}
+
+impl Context {
+    /// The kernel counts time in this context as IRQ time.
+    pub fn is_irq(self) -> bool {
+        matches!(self, Self::Hardirq | Self::Softirq)
+    }
+}
+
+/// One line's interrupts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// Arrivals.
+    pub raised: u64,
+    /// Handlers that ran.
+    pub handled: u64,
+    /// Arrivals that found the line already pending and merged with it.
+    pub coalesced: u64,
+    /// Handler time that passed, ns.
+    pub hardirq_ns: u64,
+    /// Softirq work raised, ns.
+    pub softirq_raised_ns: u64,
+}
+
+/// Everything the host injected and every nanosecond that it let pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Time in each context, without what was stolen there, ns.
+    pub task_ns: u64,
+    /// Hardirq time, ns.
+    pub hardirq_ns: u64,
+    /// Softirq time outside ksoftirqd, ns.
+    pub softirq_ns: u64,
+    /// ksoftirqd's softirq time, ns.
+    pub ksoftirqd_ns: u64,
+    /// Halted time, ns.
+    pub idle_ns: u64,
+    /// Time stolen, in any context, ns.
+    pub steal_wall_ns: u64,
+    /// Part of `steal_wall_ns` stolen in hardirq or softirq context, which the guest sees as IRQ
+    /// time as well, ns.
+    pub steal_in_irq_ns: u64,
+    /// Part of `steal_wall_ns` stolen while halted, ns.
+    pub steal_in_idle_ns: u64,
+    /// Sum of the steal counter's movements, ns.
+    pub steal_counter_ns: i64,
+    /// Steal events applied.
+    pub steal_count: u64,
+    /// Steal events left out because the CPU was not in the state that they ask for.
+    pub steal_skipped: u64,
+    /// Steps of the steal counter backwards.
+    pub steal_backward_count: u64,
+    /// Sum of the steps backwards, ns.
+    pub steal_backward_ns: u64,
+    /// Guest time of the first step backwards, ns.
+    pub steal_backward_first_at_ns: Option<u64>,
+    /// Interrupts, by line.
+    pub lines: [Line; MAX_LINES],
+}
+
+impl Ledger {
+    /// Time that the guest must see as IRQ time, ns.
+    #[inline]
+    pub fn irq_ns(&self) -> u64 {
+        self.hardirq_ns + self.softirq_ns + self.steal_in_irq_ns
+    }
+
+    /// Handlers that ran, on all lines.
+    pub fn irq_count(&self) -> u64 {
+        self.lines.iter().map(|l| l.handled).sum()
+    }
+
+    /// `ns` passed in `context`.
+    #[inline]
+    pub fn spend(&mut self, context: Context, ns: u64) {
+        let part = match context {
+            Context::Task => &mut self.task_ns,
+            Context::Hardirq => &mut self.hardirq_ns,
+            Context::Softirq => &mut self.softirq_ns,
+            Context::Ksoftirqd => &mut self.ksoftirqd_ns,
+            Context::Idle => &mut self.idle_ns,
+        };
+        *part += ns;
+    }
+
+    /// `wall_ns` were stolen in `context` at `at_ns`, and the counter moved by `counter_ns`.
+    pub fn steal(&mut self, context: Context, at_ns: u64, wall_ns: u64, counter_ns: i64) {
+        self.steal_count += 1;
+        self.steal_wall_ns += wall_ns;
+        self.steal_counter_ns = self.steal_counter_ns.wrapping_add(counter_ns);
+        if context.is_irq() {
+            self.steal_in_irq_ns += wall_ns;
+        }
+        if context == Context::Idle {
+            self.steal_in_idle_ns += wall_ns;
+        }
+        if counter_ns < 0 {
+            self.steal_backward_count += 1;
+            self.steal_backward_ns += counter_ns.unsigned_abs();
+            self.steal_backward_first_at_ns.get_or_insert(at_ns);
+        }
+    }
+
+    /// All time that passed, ns.
+    pub fn elapsed_ns(&self) -> u64 {
+        self.task_ns
+            + self.hardirq_ns
+            + self.softirq_ns
+            + self.ksoftirqd_ns
+            + self.idle_ns
+            + self.steal_wall_ns
+    }
+}

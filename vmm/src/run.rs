@@ -1,0 +1,161 @@
+//! A run: one pass over the scenario for each rate-limit clock, the scenario's own first.
+
+use std::sync::Arc;
+
+use guest_model::policy::{Fault, Policy, RateLimitClock};
+use guest_model::wire::BootError;
+
+use crate::check::{CheckId, Setup, Status};
+use crate::clock::HostFault;
+use crate::engine::Engine;
+use crate::kvm::Kvm;
+use crate::scenario::Scenario;
+use crate::schedule::Schedule;
+use crate::session::{Control, PassOutcome, Session};
+use crate::trace::Trace;
+use crate::{firmware, model};
+
+/// A fault planted for a run, in the guest or in the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Planted {
+    /// In the guest's accounting.
+    pub guest: Option<Fault>,
+    /// In the host's clock pages, ledger or injection.
+    pub host: HostFault,
+}
+
+/// The rate-limit clocks that a scenario's run passes over, its own first.
+pub fn pass_clocks(scenario: &Scenario) -> Vec<RateLimitClock> {
+    let own = scenario.policy.rate_limit_clock;
+    let others = scenario.policy.compare.iter().copied().filter(|c| *c != own);
+    std::iter::once(own).chain(others).collect()
+}
+
+/// A session over `scenario` with the rate limit on `clock`.
+pub fn session(
+    scenario: &Scenario,
+    clock: RateLimitClock,
+    planted: Planted,
+    trace: Trace,
+    control: Arc<Control>,
+) -> (Policy, Session<Schedule>) {
+    let policy = Policy {
+        rate_limit_clock: clock,
+        psi_zero_delta: scenario.policy.psi,
+        fault: planted.guest.unwrap_or(Fault::None),
+    };
+    let parents = scenario.groups.iter().map(|g| g.parent).collect();
+    let off = |id: &&CheckId| !scenario.checks.runs(id.name());
+    let setup = Setup { policy, parents, off: CheckId::ALL.iter().filter(off).copied().collect() };
+    let engine = Engine::new(
+        Schedule::new(scenario, scenario.seed),
+        scenario.duration_ns,
+        scenario.tick.cost_ns,
+        planted.host,
+    );
+    (policy, Session::new(setup, scenario.seed, engine, trace, control))
+}
+
+/// Runs one pass on the in-process model.
+pub fn pass_on_model(
+    scenario: &Scenario,
+    clock: RateLimitClock,
+    planted: Planted,
+    trace: Trace,
+    control: Arc<Control>,
+) -> Result<(PassOutcome, Trace), BootError> {
+    let (policy, session) = session(scenario, clock, planted, trace, control);
+    model::run(&scenario.boot_page(policy), session)
+}
+
+/// Runs one pass on `image` in a virtual machine. To be called on the thread that is to run the vCPU.
+pub fn pass_on_firmware(
+    kvm: &Kvm,
+    image: &[u8],
+    scenario: &Scenario,
+    clock: RateLimitClock,
+    planted: Planted,
+    trace: Trace,
+    control: Arc<Control>,
+) -> Result<(PassOutcome, Trace), firmware::StartError> {
+    let (policy, session) = session(scenario, clock, planted, trace, control);
+    firmware::run(kvm, image, &scenario.boot_page(policy), session)
+}
+
+/// The guest that a run is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestKind {
+    /// The bundled firmware in a virtual machine.
+    Firmware,
+    /// The bundled kernel in this process.
+    Model,
+}
+
+impl GuestKind {
+    /// The name on the command line and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Firmware => "firmware",
+            Self::Model => "model",
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every check that was exercised held in every pass.
+    Pass,
+    /// A check failed.
+    Fail,
+    /// The run ended before its time and no check had failed until then.
+    Incomplete,
+}
+
+impl Verdict {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail => "fail",
+            Self::Incomplete => "incomplete",
+        }
+    }
+}
+
+/// Everything that a run found.
+#[derive(Clone, Debug)]
+pub struct RunOutcome {
+    /// The scenario as run, overrides applied.
+    pub scenario: Scenario,
+    /// The built-in scenario's name or the file it came from, for the command that repeats the run.
+    pub source: String,
+    /// The overrides, for the same command.
+    pub sets: Vec<String>,
+    /// The guest.
+    pub guest: GuestKind,
+    /// The host's KVM: `vmx`, `svm`, `pvm`, `none` or `unknown`.
+    pub host_kvm: &'static str,
+    /// The passes that ran, the scenario's own rate-limit clock first.
+    pub passes: Vec<PassOutcome>,
+    /// SHA-256 of the whole trace, in hexadecimal.
+    pub trace_sha256: String,
+    /// Records of the trace.
+    pub trace_records: u64,
+}
+
+impl RunOutcome {
+    /// How it ended.
+    pub fn verdict(&self) -> Verdict {
+        let failed = |p: &PassOutcome| p.checks.iter().any(|c| c.status == Status::Fail);
+        if self.passes.iter().any(failed) {
+            Verdict::Fail
+        } else if self.passes.len() < pass_clocks(&self.scenario).len()
+            || self.passes.iter().any(|p| p.stopped.is_some())
+        {
+            Verdict::Incomplete
+        } else {
+            Verdict::Pass
+        }
+    }
+}

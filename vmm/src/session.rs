@@ -1,0 +1,341 @@
+//! One pass over a scenario: the engine, the observer, the checks and the trace around a guest.
+//!
+//! Whoever runs the guest (the in-process model, the vCPU thread of a virtual machine) hands each
+//! thing that the guest asks for to a [`Session`] and does what it answers.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use guest_model::policy::Policy;
+use guest_model::wire::KSOFTIRQD_PID;
+
+use crate::check::{CheckResult, Checks, Final, Measured, Setup};
+use crate::clock::GuestClock;
+use crate::engine::{Engine, EngineError, Injections};
+use crate::kvm::VcpuKick;
+use crate::ledger::{Context, Ledger};
+use crate::observe::{Mark, Observer};
+use crate::trace::{Kind, Record, Trace};
+use crate::view::{Call, CfsRqView, CostsView, GuestView, PsiView, RqView};
+
+/// What another thread sees of a run, and how it ends it.
+#[derive(Debug, Default)]
+pub struct Control {
+    stop: AtomicBool,
+    kick: Mutex<Option<VcpuKick>>,
+    /// Exits so far: a guest whose count stands still spins.
+    pub exits: AtomicU64,
+    /// Set, before a kick, to the seconds without an exit after which the run is to end as spinning.
+    pub spinning_s: AtomicU64,
+    /// Guest time, ns.
+    pub now_ns: AtomicU64,
+    /// Probe hits.
+    pub hits: AtomicU64,
+}
+
+impl Control {
+    /// Ends the run at its next exit, and makes it exit.
+    pub fn stop(&self) {
+        self.stop.store(true, Relaxed);
+        self.kick();
+    }
+
+    /// Was the run asked to end?
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+
+    /// Makes a running vCPU exit.
+    pub fn kick(&self) {
+        if let Some(kick) = &*self.kick.lock().unwrap_or_else(PoisonError::into_inner) {
+            kick.kick();
+        }
+    }
+
+    /// How to make the running vCPU exit; `None` when there is none.
+    pub fn set_kick(&self, kick: Option<VcpuKick>) {
+        *self.kick.lock().unwrap_or_else(PoisonError::into_inner) = kick;
+    }
+}
+
+/// Who ended a pass before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The user, with Ctrl-C.
+    ByUser,
+    /// Something went wrong.
+    ByError,
+}
+
+/// Why a session cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop<E> {
+    /// The user asked for it.
+    #[error("interrupted")]
+    Interrupted,
+    /// The guest asked for something that the engine cannot answer.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The guest's memory does not read as it should.
+    #[error("cannot read the guest's run queue")]
+    View(#[source] E),
+    /// The guest keeps running without letting time pass.
+    #[error(
+        "guest is stuck: {exits} exits at guest time {at_ns} ns without any time passing \
+         (last call: {last})"
+    )]
+    Stuck {
+        /// Exits at this instant.
+        exits: u64,
+        /// The instant, ns.
+        at_ns: u64,
+        /// The last probed call.
+        last: String,
+    },
+}
+
+/// Exits without guest time passing after which a guest counts as stuck. A tick over 320 groups
+/// makes a few thousand.
+pub const STUCK_EXITS: u64 = 200_000;
+
+/// What a pass found.
+#[derive(Clone, Debug)]
+pub struct PassOutcome {
+    /// The variant that ran.
+    pub policy: Policy,
+    /// Guest time that passed, ns.
+    pub elapsed_ns: u64,
+    /// The run queue at the end, or as last seen if the guest could not be read any more.
+    pub rq: RqView,
+    /// What the host did.
+    pub ledger: Ledger,
+    /// Interrupts waiting at the end.
+    pub irqs_waiting: u64,
+    /// Probe hits.
+    pub hits: u64,
+    /// The checks.
+    pub checks: Vec<CheckResult>,
+    /// The measurements.
+    pub measured: Measured,
+    /// The guest's own cost counters.
+    pub costs: Option<CostsView>,
+    /// Who ended it early, and why in words.
+    pub stopped: Option<(Asked, String)>,
+}
+
+/// A pass that runs.
+#[derive(Debug)]
+pub struct Session<I> {
+    policy: Policy,
+    groups: u16,
+    engine: Engine<I>,
+    observer: Observer,
+    checks: Checks,
+    trace: Trace,
+    control: Arc<Control>,
+    last_rq: RqView,
+    last_call: Option<Call>,
+    exits: u64,
+    exits_at_instant: u64,
+    instant_ns: u64,
+}
+
+impl<I: Injections> Session<I> {
+    /// A pass at guest time 0.
+    pub fn new(
+        setup: Setup,
+        seed: u64,
+        engine: Engine<I>,
+        mut trace: Trace,
+        control: Arc<Control>,
+    ) -> Self {
+        let policy = setup.policy;
+        let values = [policy.rate_limit_clock as u64, policy.psi_zero_delta as u64, seed];
+        trace.push(Record::host(0, Kind::Pass, values));
+        Self {
+            policy,
+            groups: setup.parents.len() as u16,
+            engine,
+            observer: Observer::new(setup.parents.clone()),
+            checks: Checks::new(setup),
+            trace,
+            control,
+            last_rq: RqView::default(),
+            last_call: None,
+            exits: 0,
+            exits_at_instant: 0,
+            instant_ns: 0,
+        }
+    }
+
+    /// What other threads see of this session.
+    pub fn control(&self) -> Arc<Control> {
+        self.control.clone()
+    }
+
+    /// Guest time and steal, for the guest's clock pages.
+    #[inline]
+    pub fn clock(&self) -> &GuestClock {
+        self.engine.clock()
+    }
+
+    /// Guest time is up.
+    #[inline]
+    pub fn finished(&self) -> bool {
+        self.engine.finished()
+    }
+
+    /// An interrupt waits for delivery.
+    #[inline]
+    pub fn has_pending(&self) -> bool {
+        self.engine.has_pending()
+    }
+
+    /// Arms the guest's timer; 0 disarms it.
+    #[inline]
+    pub fn set_timer(&mut self, deadline_ns: u64) {
+        self.engine.set_timer(deadline_ns);
+    }
+
+    /// Takes the interrupt to deliver now.
+    #[inline]
+    pub fn deliver(&mut self) -> Option<u16> {
+        self.engine.deliver(&mut self.trace)
+    }
+
+    /// The current task burns up to `want_ns`; returns what it got, ns.
+    #[inline]
+    pub fn burn(&mut self, want_ns: u32) -> u32 {
+        self.engine.run_for(want_ns.into(), Context::Task, &mut self.trace) as u32
+    }
+
+    /// Softirq work of up to `want_ns` is done; returns what was done, ns. In ksoftirqd it is task
+    /// time, and whether ksoftirqd runs is read from the guest.
+    pub fn softirq<V: GuestView>(&mut self, view: &V, want_ns: u32) -> Result<u32, Stop<V::Error>> {
+        let curr = view.rq().map_err(Stop::View)?.curr_pid;
+        let context =
+            if curr == u32::from(KSOFTIRQD_PID) { Context::Ksoftirqd } else { Context::Softirq };
+        Ok(self.engine.run_for(want_ns.into(), context, &mut self.trace) as u32)
+    }
+
+    /// The handler of `line` reads its status; returns the softirq work raised, ns.
+    #[inline]
+    pub fn irq_status<E>(&mut self, line: u64) -> Result<u32, Stop<E>> {
+        Ok(self.engine.irq_status(line, &mut self.trace)?)
+    }
+
+    /// The CPU is halted until an interrupt waits or time is up.
+    #[inline]
+    pub fn idle(&mut self) {
+        self.engine.idle(&mut self.trace);
+    }
+
+    /// A probe was hit.
+    #[inline]
+    pub fn probe<V: GuestView>(&mut self, view: &V, call: Call) -> Result<(), Stop<V::Error>> {
+        let ledger = self.engine.ledger();
+        let mark = Mark {
+            at_ns: self.engine.clock().now_ns(),
+            steal_ns: ledger.steal_counter_ns as u64,
+            irq_ns: ledger.irq_ns(),
+        };
+        let (checks, last_rq) = (&mut self.checks, &mut self.last_rq);
+        self.last_call = Some(call);
+        self.observer
+            .hit(view, call, mark, &mut self.trace, |step| {
+                *last_rq = step.after;
+                checks.step(step);
+            })
+            .map_err(Stop::View)
+    }
+
+    /// To be called once per exit: tells other threads how far the run is and ends it if it was
+    /// asked to end or no guest time has passed for [`STUCK_EXITS`] exits.
+    #[inline]
+    pub fn tick<E>(&mut self) -> Result<(), Stop<E>> {
+        let now = self.engine.clock().now_ns();
+        if now != self.instant_ns {
+            self.instant_ns = now;
+            self.exits_at_instant = 0;
+            self.control.now_ns.store(now, Relaxed);
+            self.control.hits.store(self.observer.hits(), Relaxed);
+        }
+        self.exits_at_instant += 1;
+        if self.exits_at_instant > STUCK_EXITS {
+            return Err(Stop::Stuck {
+                exits: self.exits_at_instant,
+                at_ns: now,
+                last: self.last_call.map_or("none".into(), |c| format!("{c:?}")),
+            });
+        }
+        self.exits += 1;
+        self.control.exits.store(self.exits, Relaxed);
+        if self.control.stopped() {
+            return Err(Stop::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// Ends the pass: reads the guest a last time and judges the end. A guest that cannot be read
+    /// still leaves all that was found before.
+    pub fn finish<V: GuestView>(
+        mut self,
+        view: &V,
+        stopped: Option<(Asked, String)>,
+    ) -> (PassOutcome, Trace) {
+        let now = self.engine.clock().now_ns();
+        let mut why = stopped;
+        let mut cfs_rqs: Vec<CfsRqView> = Vec::new();
+        let mut psi: Vec<PsiView> = Vec::new();
+        let mut costs = None;
+        let (checks, last_rq) = (&mut self.checks, &mut self.last_rq);
+        let read = self
+            .observer
+            .finish(view, now, &mut self.trace, |step| checks.step(step))
+            .and_then(|rq| {
+                *last_rq = rq;
+                for group in 0..self.groups {
+                    cfs_rqs.push(view.cfs_rq(group)?);
+                    psi.push(view.psi_group(group)?);
+                }
+                costs = view.costs()?;
+                Ok(())
+            });
+        if let Err(e) = read {
+            why.get_or_insert_with(|| (Asked::ByError, chain(&Stop::View(e))));
+        }
+        let end = Final {
+            at_ns: now,
+            rq: self.last_rq,
+            cfs_rqs: &cfs_rqs,
+            psi: &psi,
+            ledger: self.engine.ledger(),
+            in_flight: self.engine.in_flight(),
+        };
+        let (checks, measured) = self.checks.finish(&end);
+        let outcome = PassOutcome {
+            policy: self.policy,
+            elapsed_ns: now,
+            rq: self.last_rq,
+            ledger: self.engine.ledger().clone(),
+            irqs_waiting: self.engine.waiting(),
+            hits: self.observer.hits(),
+            checks,
+            measured,
+            costs,
+            stopped: why,
+        };
+        (outcome, self.trace)
+    }
+}
+
+/// An error and its sources, in one line.
+pub fn chain(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(s) = source {
+        text = format!("{text}: {s}");
+        source = s.source();
+    }
+    text
+}

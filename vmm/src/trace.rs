@@ -1,0 +1,299 @@
+//! The observed trace: fixed-size records, hashed as they come and, if asked for, written to disk
+//! as JSON Lines by a thread of its own.
+//!
+//! The hash covers the records' bytes, not the JSON, so a run without an output directory has the
+//! same hash. Records hold no addresses: two boots that differ only in where things lie in memory
+//! leave the same trace.
+
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use sha2::{Digest, Sha256};
+
+/// Values of one record.
+pub const FIELDS: usize = 16;
+
+/// What a record tells, with the names of its values in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A pass over the scenario begins.
+    Pass = 1,
+    /// An interrupt was delivered.
+    Irq = 2,
+    /// Steal was applied.
+    Steal = 3,
+    /// `update_rq_clock()` was entered.
+    UpdateRqClock = 4,
+    /// `irqtime_account_irq()` was entered.
+    IrqtimeAccountIrq = 5,
+    /// `psi_account_irqtime()` was entered.
+    PsiAccountIrqtime = 6,
+    /// `psi_task_switch()` was entered.
+    PsiTaskSwitch = 7,
+    /// `psi_task_change()` was entered.
+    PsiTaskChange = 8,
+    /// `update_tg_load_avg()` was entered.
+    UpdateTgLoadAvg = 9,
+    /// `clear_tg_load_avg()` was entered.
+    ClearTgLoadAvg = 10,
+    /// The pass ended; the run queue as it was.
+    End = 11,
+}
+
+/// Names of the run-queue values that every call records, after its own.
+const RQ: [&str; 9] = [
+    "clock_ns",
+    "clock_task_ns",
+    "clock_pelt_ns",
+    "prev_irq_time_ns",
+    "prev_steal_time_rq_ns",
+    "psi_irq_time_ns",
+    "irqtime_total_ns",
+    "psi_seq",
+    "curr_pid",
+];
+
+impl Kind {
+    /// The `ev` of the JSON line.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Irq => "irq",
+            Self::Steal => "steal",
+            Self::UpdateRqClock => "update_rq_clock",
+            Self::IrqtimeAccountIrq => "irqtime_account_irq",
+            Self::PsiAccountIrqtime => "psi_account_irqtime",
+            Self::PsiTaskSwitch => "psi_task_switch",
+            Self::PsiTaskChange => "psi_task_change",
+            Self::UpdateTgLoadAvg => "update_tg_load_avg",
+            Self::ClearTgLoadAvg => "clear_tg_load_avg",
+            Self::End => "end",
+        }
+    }
+
+    /// Names of the record's own values; calls are followed by [`RQ`].
+    fn own(self) -> &'static [&'static str] {
+        match self {
+            Self::Pass => &["rate_limit_clock", "psi_zero_delta", "seed"],
+            Self::Irq => &["line", "cost_ns", "softirq_ns"],
+            Self::Steal => &["wall_ns", "counter_ns", "steal_ns"],
+            Self::UpdateRqClock | Self::End => &[],
+            Self::IrqtimeAccountIrq => &["offset"],
+            Self::PsiAccountIrqtime => &["pid", "group", "next_pid", "next_group"],
+            Self::PsiTaskSwitch => &["prev_pid", "next_pid", "sleep"],
+            Self::PsiTaskChange => &["pid", "clear", "set"],
+            Self::UpdateTgLoadAvg | Self::ClearTgLoadAvg => {
+                &["group", "load_avg", "tg_load_avg_contrib", "tg_load_avg", "last_update_ns"]
+            }
+        }
+    }
+
+    fn is_host(self) -> bool {
+        matches!(self, Self::Pass | Self::Irq | Self::Steal)
+    }
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Guest time, ns.
+    pub at_ns: u64,
+    /// What it tells.
+    pub kind: Kind,
+    /// Its values, unused ones 0.
+    pub values: [u64; FIELDS],
+}
+
+impl Record {
+    /// A record of the host's own doing.
+    pub fn host(at_ns: u64, kind: Kind, own: [u64; 3]) -> Self {
+        let mut values = [0; FIELDS];
+        values[..3].copy_from_slice(&own);
+        Self { at_ns, kind, values }
+    }
+
+    /// A call's record: its own values, then the run queue's.
+    #[inline]
+    pub fn call(at_ns: u64, kind: Kind, own: &[u64], rq: [u64; RQ.len()]) -> Self {
+        let mut values = [0; FIELDS];
+        values[..own.len()].copy_from_slice(own);
+        values[own.len()..own.len() + RQ.len()].copy_from_slice(&rq);
+        Self { at_ns, kind, values }
+    }
+
+    /// The JSON line, without its end.
+    fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        write!(out, r#"{{"at_ns":{},"ev":"{}""#, self.at_ns, self.kind.name())?;
+        let own = self.kind.own();
+        let rq: &[&str] = if self.kind.is_host() { &[] } else { &RQ };
+        for (name, value) in own.iter().chain(rq).zip(self.values) {
+            // Only what can be negative is printed signed.
+            match *name {
+                "counter_ns" => write!(out, r#","{name}":{}"#, value as i64)?,
+                "next_pid" | "next_group" if value == u64::MAX => write!(out, r#","{name}":null"#)?,
+                _ => write!(out, r#","{name}":{value}"#)?,
+            }
+        }
+        out.write_all(b"}")
+    }
+}
+
+/// Records handed over at a time.
+const BATCH: usize = 1024;
+
+/// Where the trace goes: a hash, and perhaps a file.
+#[derive(Debug)]
+pub struct Trace {
+    hash: Sha256,
+    records: u64,
+    batch: Vec<Record>,
+    writer: Option<Writer>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    full: SyncSender<Vec<Record>>,
+    empty: Receiver<Vec<Record>>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Trace {
+    /// A trace that is only hashed.
+    pub fn hashed() -> Self {
+        Self { hash: Sha256::new(), records: 0, batch: Vec::with_capacity(BATCH), writer: None }
+    }
+
+    /// A trace that is also written to `out` as JSON Lines, by a thread of its own.
+    pub fn written(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let (full, take) = sync_channel::<Vec<Record>>(4);
+        let (give, empty) = sync_channel(8);
+        let thread = std::thread::Builder::new().name("trace".into()).spawn(move || {
+            let mut out = io::BufWriter::with_capacity(1 << 16, out);
+            while let Ok(mut batch) = take.recv() {
+                for record in &batch {
+                    record.write_json(&mut out)?;
+                    out.write_all(b"\n")?;
+                }
+                batch.clear();
+                // The other side may be gone; then nobody needs the buffer.
+                let _ = give.try_send(batch);
+            }
+            out.flush()
+        })?;
+        Ok(Self { writer: Some(Writer { full, empty, thread }), ..Self::hashed() })
+    }
+
+    /// Adds a record. Allocates only until the writer's few buffers exist.
+    #[inline]
+    pub fn push(&mut self, record: Record) {
+        self.batch.push(record);
+        if self.batch.len() == BATCH {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        const SIZE: usize = 16 + FIELDS * 8;
+        let mut bytes = [0u8; SIZE];
+        for r in &self.batch {
+            bytes[..8].copy_from_slice(&r.at_ns.to_le_bytes());
+            bytes[8..16].copy_from_slice(&(r.kind as u64).to_le_bytes());
+            for (place, value) in bytes[16..].chunks_exact_mut(8).zip(r.values) {
+                place.copy_from_slice(&value.to_le_bytes());
+            }
+            self.hash.update(bytes);
+        }
+        self.records += self.batch.len() as u64;
+        match &self.writer {
+            None => self.batch.clear(),
+            Some(w) => {
+                let next = w.empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH));
+                let full = std::mem::replace(&mut self.batch, next);
+                // A writer that failed has hung up; its error is reported by `finish`.
+                let _ = w.full.send(full);
+            }
+        }
+    }
+
+    /// Ends the trace: its hash in hexadecimal, its records, and whether writing it failed.
+    pub fn finish(mut self) -> (String, u64, io::Result<()>) {
+        self.flush();
+        let written = match self.writer.take() {
+            None => Ok(()),
+            Some(Writer { full, empty, thread }) => {
+                drop((full, empty));
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("the trace writer panicked")))
+            }
+        };
+        let hash = self.hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+        (hash, self.records, written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_fits_and_writes_one_json_object() {
+        use Kind::*;
+        for kind in [
+            Pass,
+            Irq,
+            Steal,
+            UpdateRqClock,
+            IrqtimeAccountIrq,
+            PsiAccountIrqtime,
+            PsiTaskSwitch,
+            PsiTaskChange,
+            UpdateTgLoadAvg,
+            ClearTgLoadAvg,
+            End,
+        ] {
+            let n = kind.own().len() + if kind.is_host() { 0 } else { RQ.len() };
+            assert!(n <= FIELDS, "{kind:?}");
+            let mut line = Vec::new();
+            Record { at_ns: 1, kind, values: [u64::MAX; FIELDS] }.write_json(&mut line).unwrap();
+            let value: serde_json::Value = serde_json::from_slice(&line).unwrap();
+            assert_eq!(value["ev"], kind.name());
+            assert_eq!(value.as_object().unwrap().len(), n + 2, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_hash_is_the_same_with_and_without_a_file_and_tells_records_apart() {
+        let run = |mut t: Trace, last: u64| {
+            for i in 0..3000 {
+                t.push(Record::host(i, Kind::Irq, [1, 2, 3]));
+            }
+            t.push(Record::host(9, Kind::Steal, [0, 0, last]));
+            t.finish()
+        };
+        let (a, n, _) = run(Trace::hashed(), 0);
+        let (b, _, written) = run(Trace::written(io::sink()).unwrap(), 0);
+        let (c, ..) = run(Trace::hashed(), 1);
+        assert!(written.is_ok());
+        assert_eq!((&a, n), (&b, 3001));
+        assert_ne!(a, c);
+    }
+
+    #[test]
+    fn a_disk_that_is_full_is_reported_at_the_end() {
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::Error::from(io::ErrorKind::StorageFull))
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut t = Trace::written(Full).unwrap();
+        for i in 0..100_000 {
+            t.push(Record::host(i, Kind::Irq, [0; 3]));
+        }
+        assert_eq!(t.finish().2.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+}
