@@ -20,9 +20,9 @@ const ALL_STATES: u32 = (1 << 9) - 1;
 impl Introspector {
     /// Refuses a guest whose run queue contradicts itself; `now_ns` is guest time.
     ///
-    /// For the entry of `update_rq_clock()`, the first one above all: the guest has built its tables
-    /// by then and is not in the middle of an accounting rule. What faulty accounting or backward
-    /// steal may do to the values later is for the checks to judge, not for this.
+    /// For a guest that has built its tables and is in no accounting rule: when it says that it is
+    /// ready, and at each entry of `update_rq_clock()`. What faulty accounting or backward steal do
+    /// to the values later is for the checks to judge, not for this.
     pub fn sanity(&self, now_ns: u64) -> Result<(), ReadError> {
         let at = &mut self.reader();
         let p = &self.places;
