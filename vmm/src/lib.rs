@@ -15,5 +15,6 @@ pub mod run;
 pub mod scenario;
 pub mod schedule;
 pub mod session;
+pub mod supervise;
 pub mod trace;
 pub mod view;
