@@ -10,7 +10,7 @@ use std::process::Command;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The outer build's settings that must not reach the guest's: flags and wrappers (clippy, coverage),
-/// profiles, target directory. The rest of `CARGO_*` (home, registries, network, job server) passes.
+/// profiles, directories. The rest of `CARGO_*` (home, registries, network, job server) passes.
 const DROPPED: [&str; 8] = [
     "RUSTFLAGS",
     "RUSTDOCFLAGS",
@@ -22,14 +22,13 @@ const DROPPED: [&str; 8] = [
     "CARGO_INCREMENTAL",
 ];
 /// Likewise, by prefix.
-const DROPPED_PREFIXES: [&str; 8] = [
+const DROPPED_PREFIXES: [&str; 7] = [
     "CARGO_BUILD_",
     "CARGO_CFG_",
     "CARGO_FEATURE_",
     "CARGO_MANIFEST_",
     "CARGO_PKG_",
     "CARGO_PROFILE_",
-    "CARGO_TARGET_",
     "CARGO_UNSTABLE_",
 ];
 
@@ -65,7 +64,8 @@ fn main() {
         "-Clink-arg=-static".to_owned(),
         "-Clink-arg=-Wl,--build-id=none".to_owned(),
         "-Clink-arg=-Wl,-zmax-page-size=4096".to_owned(),
-        format!("-Clink-arg=-Wl,-T,{}", linker_script.display()),
+        "-Clink-arg=-T".to_owned(),
+        format!("-Clink-arg={}", linker_script.display()),
     ];
 
     let mut cargo = Command::new(env("CARGO"));
@@ -82,6 +82,8 @@ fn main() {
         .arg(format!("--target={TARGET}"))
         .arg("--target-dir")
         .arg(&target_dir)
+        // A configured build directory is the outer cargo's, which holds its lock.
+        .env("CARGO_BUILD_BUILD_DIR", &target_dir)
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     let status = cargo.status().unwrap_or_else(|e| panic!("start {cargo:?}: {e}"));
     assert!(status.success(), "building the bundled guest failed: {cargo:?}: {status}");

@@ -4,7 +4,8 @@
 //! stack, and the boot page's address in `rdi` (vmm/src/machine).
 //!
 //! Interrupts are on only inside [`burn`], [`softirq`] and [`halt`], between their `sti` and `cli`:
-//! nothing else in the image ever sees one, so the run queue needs no lock.
+//! nothing else in the image ever sees one, so the run queue needs no lock and an interrupt saves
+//! almost no registers.
 #![allow(unsafe_code)]
 
 use core::arch::{asm, global_asm};
@@ -53,33 +54,18 @@ global_asm!(
     ".set line, 0",
     ".rept 32",
     ".balign 16",
-    "push rdi",
+    "push rax",
     "mov edi, line",
     "jmp interrupt",
     ".set line, line + 1",
     ".endr",
-    // The interrupted registers that do_irq may clobber (System V ABI). The CPU aligned the frame to
-    // 16 bytes and pushed five words; with nine more the stack is aligned at the call.
+    // Interrupts only arrive in the asm blocks of `burn`, `softirq` and `halt`, which give up every
+    // register that a call may clobber, but for rax: it has the answer of `in`. The CPU aligned the
+    // frame to 16 bytes and pushed five words; with rax the stack is aligned at the call.
     ".balign 16",
     "interrupt:",
-    "push rax",
-    "push rcx",
-    "push rdx",
-    "push rsi",
-    "push r8",
-    "push r9",
-    "push r10",
-    "push r11",
     "call {do_irq}",
-    "pop r11",
-    "pop r10",
-    "pop r9",
-    "pop r8",
-    "pop rsi",
-    "pop rdx",
-    "pop rcx",
     "pop rax",
-    "pop rdi",
     "iretq",
     // Ends in the host; rsp is left at the interrupt frame (rip, cs, rflags, rsp, ss).
     "exception:",
@@ -284,21 +270,22 @@ pub fn softirq(_off: &mut InterruptsOff, want_ns: u32) -> u32 {
 /// interrupts blocked (SDM 2B, STI): the host finds the CPU at `in` ready for an interrupt.
 #[inline(always)]
 fn interruptible_in<const PORT: u16>(want_ns: u32) -> u32 {
-    let answer: u32;
-    // SAFETY: interrupt stubs restore the registers and the stack; the asm is a memory barrier for
-    // the compiler, and without `nostack` it keeps nothing below the stack pointer.
+    let answer: u64;
+    // SAFETY: an interrupt is a call of `interrupt_entry` that keeps rax, and what a call may clobber
+    // is given up here. The asm is a memory barrier for the compiler, and without `nostack` nothing is
+    // kept below the stack pointer.
     unsafe {
         asm!("sti", "mov edi, {want:e}", "in eax, {port}", "cli", want = in(reg) want_ns,
-            port = const PORT, out("rdi") _, out("eax") answer);
+            port = const PORT, out("rax") answer, clobber_abi("sysv64"));
     }
-    answer
+    answer as u32
 }
 
 /// Halts with interrupts on until one has been handled.
 #[inline(always)]
 pub fn halt(_off: &mut InterruptsOff) {
     // SAFETY: as `interruptible_in`; interrupts stay blocked between `sti` and `hlt`.
-    unsafe { asm!("sti", "hlt", "cli") };
+    unsafe { asm!("sti", "hlt", "cli", clobber_abi("sysv64")) };
 }
 
 /// Stops for good.

@@ -45,16 +45,34 @@ impl Pvclock {
     }
 
     /// Guest time, ns: `system_time` and the scaled TSC ticks since `tsc_timestamp`.
-    #[inline]
-    pub fn read(&self, rdtsc: impl Fn() -> u64) -> u64 {
-        for _ in 0..MAX_TRIES {
-            let version = self.version.load(Acquire);
+    #[inline(always)]
+    pub fn read(&self, rdtsc: impl Fn() -> u64 + Copy) -> u64 {
+        match self.try_read(rdtsc) {
+            Some(ns) => ns,
+            None => self.retry(rdtsc),
+        }
+    }
+
+    /// One attempt. A multiplier of 0 is a clock that the host has stopped: the TSC then counts for
+    /// nothing, and is not read.
+    #[inline(always)]
+    fn try_read(&self, rdtsc: impl Fn() -> u64) -> Option<u64> {
+        let version = self.version.load(Acquire);
+        let mut ns = self.system_time.load(Relaxed);
+        let mul = self.tsc_to_system_mul.load(Relaxed);
+        if mul != 0 {
             let delta = rdtsc().wrapping_sub(self.tsc_timestamp.load(Relaxed));
-            let shift = self.tsc_shift.load(Relaxed);
-            let mul = self.tsc_to_system_mul.load(Relaxed);
-            let ns = self.system_time.load(Relaxed).wrapping_add(scale(delta, mul, shift));
-            fence(Acquire);
-            if version & 1 == 0 && self.version.load(Relaxed) == version {
+            ns = ns.wrapping_add(scale(delta, mul, self.tsc_shift.load(Relaxed)));
+        }
+        fence(Acquire);
+        (version & 1 == 0 && self.version.load(Relaxed) == version).then_some(ns)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn retry(&self, rdtsc: impl Fn() -> u64 + Copy) -> u64 {
+        for _ in 0..MAX_TRIES {
+            if let Some(ns) = self.try_read(rdtsc) {
                 return ns;
             }
         }
@@ -98,14 +116,28 @@ impl Steal {
     }
 
     /// Time stolen from this CPU, ns.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self) -> u64 {
+        match self.try_read() {
+            Some(ns) => ns,
+            None => self.retry(),
+        }
+    }
+
+    #[inline(always)]
+    fn try_read(&self) -> Option<u64> {
+        let version = self.version.load(Acquire);
+        let steal = self.steal.load(Relaxed);
+        fence(Acquire);
+        (version & 1 == 0 && self.version.load(Relaxed) == version).then_some(steal)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn retry(&self) -> u64 {
         for _ in 0..MAX_TRIES {
-            let version = self.version.load(Acquire);
-            let steal = self.steal.load(Relaxed);
-            fence(Acquire);
-            if version & 1 == 0 && self.version.load(Relaxed) == version {
-                return steal;
+            if let Some(ns) = self.try_read() {
+                return ns;
             }
         }
         panic!("the steal page never became stable");
