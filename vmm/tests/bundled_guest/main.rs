@@ -305,6 +305,44 @@ fn image_of(code: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn an_in_is_completed_before_an_interrupt_that_was_injected_at_its_exit() {
+    let Some(kvm) = kvm() else { return };
+    const HANDLER: usize = 0x40;
+    const IDT_POINTER: usize = 0x60;
+    const IDT: usize = 0x100;
+    let mut code = vec![0u8; IDT + 0x21 * 16];
+    let mut put = |at: usize, bytes: &[u8]| code[at..at + bytes.len()].copy_from_slice(bytes);
+    // lidt [rip + 0x59]; sti; mov edi, 1; in eax, 0x10; cli; hlt
+    put(0, b"\x0f\x01\x1d\x59\0\0\0\xfb\xbf\x01\0\0\0\xe5\x10\xfa\xf4");
+    const BEHIND_IN: u64 = IMAGE.virt() + 0xf;
+    // out 0x11, eax; iretq
+    put(HANDLER, b"\xe7\x11\x48\xcf");
+    put(IDT_POINTER, &(0x21u16 * 16 - 1).to_le_bytes());
+    put(IDT_POINTER + 2, &(IMAGE.virt() + IDT as u64).to_le_bytes());
+    // Vector 0x20: an interrupt gate at selector 8.
+    let handler = IMAGE.virt() + HANDLER as u64;
+    let gate = IDT + 0x20 * 16;
+    put(gate, &(handler as u16).to_le_bytes());
+    put(gate + 2, &[8, 0, 0, 0x8e]);
+    put(gate + 6, &((handler >> 16) as u16).to_le_bytes());
+    put(gate + 8, &((handler >> 32) as u32).to_le_bytes());
+
+    let Machine { memory, mut vcpu, .. } =
+        Machine::new(&kvm, &image_of(&code), &boot_page()).unwrap();
+    assert_eq!(vcpu.run().unwrap(), Exit::In { port: 0x10, size: 4 });
+    vcpu.answer_in(0xfeed_f00d).unwrap();
+    assert!(vcpu.can_inject());
+    vcpu.interrupt(0x20).unwrap();
+    assert!(!vcpu.can_inject(), "one at a time");
+    let out = Exit::Out { port: 0x11, size: 4, value: 0xfeed_f00d };
+    assert_eq!(vcpu.run().unwrap(), out);
+    let frame = GuestAddress(vcpu.regs().unwrap().rsp - KERNEL_BASE);
+    assert_eq!(memory.read_obj::<u64>(frame).unwrap(), BEHIND_IN);
+    assert_eq!(vcpu.run().unwrap(), Exit::Hlt);
+    assert!(!vcpu.can_inject());
+}
+
+#[test]
 fn a_triple_fault_is_a_shutdown() {
     let Some(kvm) = kvm() else { return };
     // ud2, without an IDT.
