@@ -170,7 +170,7 @@ impl<I: Injections> Session<I> {
     pub fn softirq<V: GuestView>(&mut self, view: &V, want_ns: u32) -> Result<u32, Stop<V::Error>> {
         let curr = view.rq().map_err(Stop::View)?.curr_pid;
         let context =
-            if curr == KSOFTIRQD_PID.into() { Context::Ksoftirqd } else { Context::Softirq };
+            if curr == u32::from(KSOFTIRQD_PID) { Context::Ksoftirqd } else { Context::Softirq };
         Ok(self.engine.run_for(want_ns.into(), context, &mut self.trace) as u32)
     }
 
