@@ -6,6 +6,7 @@ pub mod engine;
 pub mod ledger;
 pub mod model;
 pub mod observe;
+pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod schedule;
