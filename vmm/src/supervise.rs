@@ -121,7 +121,8 @@ impl MutEventSubscriber for Subscriber {
             Self::Watchdog(s) => {
                 let _ = s.timer.wait();
                 let exits = s.control.exits.load(Relaxed);
-                s.silent = if exits == s.last_exits { s.silent + WATCHDOG_STEP } else { Duration::ZERO };
+                s.silent =
+                    if exits == s.last_exits { s.silent + WATCHDOG_STEP } else { Duration::ZERO };
                 s.last_exits = exits;
                 if s.silent >= s.limit {
                     s.control.spinning_s.store(s.limit.as_secs().max(1), Relaxed);
@@ -157,8 +158,7 @@ pub fn supervise<T: Send + 'static>(
     let event = setup("make an event descriptor", EventFd::new(EFD_NONBLOCK))?;
     let finished = setup("copy an event descriptor", event.try_clone())?;
 
-    let mut manager =
-        EventManager::new().map_err(|e| SuperviseError::Loop(format!("{e:?}")))?;
+    let mut manager = EventManager::new().map_err(|e| SuperviseError::Loop(format!("{e:?}")))?;
     let interrupts = Interrupts { pipe, control: control.clone(), seen: false };
     manager.add_subscriber(Subscriber::Interrupts(interrupts));
     let timer = |period: Duration| -> Result<TimerFd, SuperviseError> {
