@@ -24,26 +24,28 @@ pub const MAX_IRQS: usize = 32;
 pub const NONE: u16 = u16::MAX;
 
 /// I/O ports of the doorbell. Arguments travel in `rdi`, `rsi`, `rdx`; a 32-bit `in` answers in `eax`.
+///
+/// All are below 0x100, so that the port is part of the instruction and `rdx` is free for an argument.
 pub mod port {
     /// `in`: a task burns up to `rdi` ns of CPU; answers the ns consumed (at most `rdi`, which is
     /// below 2^32). Interrupts must be enabled: it returns early when one becomes pending.
-    pub const BURN: u16 = 0x5c0;
+    pub const BURN: u16 = 0xe0;
     /// `in`: softirq work burns up to `rdi` ns; otherwise as [`BURN`].
-    pub const SOFTIRQ: u16 = 0x5c4;
+    pub const SOFTIRQ: u16 = 0xe4;
     /// `in`: the status register of interrupt line `rdi`, read by its handler in hardirq context.
     /// The host spends the handler's cost here and answers the softirq work raised, in ns.
-    pub const IRQ_STATUS: u16 = 0x5c8;
+    pub const IRQ_STATUS: u16 = 0xe8;
     /// `out`: arm the one-shot timer for the absolute guest time `rdi` ns (0 disarms).
-    pub const TIMER: u16 = 0x5cc;
+    pub const TIMER: u16 = 0xec;
     /// `out`: a control word in `eax`, see [`super::control`].
-    pub const CONTROL: u16 = 0x5d0;
-    /// `out dx, al`: the probe whose number is in `al`, see [`super::probe`].
-    pub const PROBE: u16 = 0x5d4;
+    pub const CONTROL: u16 = 0xf4;
+    /// `out imm8, al`: the probe whose number is in `al`, see [`super::probe`].
+    pub const PROBE: u16 = 0xf8;
 }
 
 /// Words written to [`port::CONTROL`].
 pub mod control {
-    /// The guest has booted and registered its clocks; time freezes from here on.
+    /// The guest has booted: its clock pages are registered and its structures can be read.
     pub const READY: u32 = 1;
     /// The guest panicked: `rdi` is the file name's address, `rsi` its length, `rdx` the line.
     pub const PANIC: u32 = 2;

@@ -69,6 +69,12 @@ impl GuestClock {
         self.update_page();
     }
 
+    /// Times that time or steal moved: unequal counts mean that the pages must be written again.
+    #[inline]
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
     fn update_page(&mut self) {
         self.updates += 1;
         self.page_ns = if self.fault == HostFault::TornClockPage && self.updates.is_multiple_of(16)

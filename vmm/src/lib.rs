@@ -3,7 +3,11 @@
 pub mod check;
 pub mod clock;
 pub mod engine;
+pub mod firmware;
+pub mod introspect;
+pub mod kvm;
 pub mod ledger;
+pub mod machine;
 pub mod model;
 pub mod observe;
 pub mod report;

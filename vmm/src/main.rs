@@ -6,12 +6,28 @@ fn main() {
     let b = scenario::builtin(&name).unwrap();
     let sets: Vec<String> = std::env::args().skip(2).collect();
     let s = scenario::Scenario::load(b.text, b.name, &sets, check::NAMES).unwrap();
-    let mut trace = trace::Trace::hashed();
+    let mut trace = match std::env::var("TR") {
+        Ok(f) => trace::Trace::written(std::fs::File::create(f).unwrap()).unwrap(),
+        _ => trace::Trace::hashed(),
+    };
     let t = std::time::Instant::now();
     for c in run::pass_clocks(&s) {
-        let (o, tr) =
+        let (o, tr) = if std::env::var("FW").is_ok() {
+            let kvm = kvm::Kvm::open().unwrap();
+            run::pass_on_firmware(
+                &kvm,
+                machine::FIRMWARE,
+                &s,
+                c,
+                Default::default(),
+                trace,
+                Arc::new(Default::default()),
+            )
+            .unwrap()
+        } else {
             run::pass_on_model(&s, c, Default::default(), trace, Arc::new(Default::default()))
-                .unwrap();
+                .unwrap()
+        };
         trace = tr;
         println!("{c:?} hits {} rq {:?}", o.hits, o.rq);
         println!(

@@ -11,7 +11,7 @@ use guest_model::psi::PSI_IRQ_FULL;
 use guest_model::wire::{BootError, BootPage};
 
 use crate::engine::Injections;
-use crate::session::{PassOutcome, Session, Stop};
+use crate::session::{Asked, PassOutcome, Session, Stop, chain};
 use crate::trace::Trace;
 use crate::view::{Call, CfsRqView, CostsView, GuestView, PsiView, RqView, TaskRef};
 
@@ -130,7 +130,11 @@ impl<I: Injections> ModelHw<I> {
         if (result.is_err() || session.finished())
             && let Some(session) = self.session.take()
         {
-            self.outcome = Some(session.finish(&ModelView(kernel), result.err()));
+            let stopped = result.err().map(|e| match e {
+                Stop::Interrupted => (Asked::ByUser, e.to_string()),
+                e => (Asked::ByError, chain(&e)),
+            });
+            self.outcome = Some(session.finish(&ModelView(kernel), stopped));
         }
     }
 }
@@ -178,11 +182,10 @@ struct ModelCpu<I> {
 }
 
 impl<I: Injections> ModelCpu<I> {
-    /// Delivers what waits, as a CPU with interrupts on does.
-    fn take_interrupts(&mut self) {
-        loop {
-            self.hw.after(&self.kernel, Ok(()));
-            let Some(line) = self.hw.session.as_mut().and_then(Session::deliver) else { return };
+    /// Takes one interrupt if one waits: see [`crate::firmware`] for why only one.
+    fn take_interrupt(&mut self) {
+        self.hw.after(&self.kernel, Ok(()));
+        if let Some(line) = self.hw.session.as_mut().and_then(Session::deliver) {
             do_irq(self, line);
         }
     }
@@ -199,21 +202,21 @@ impl<I: Injections> Cpu for ModelCpu<I> {
     fn burn(&mut self, want_ns: u32) -> u32 {
         let Some(session) = &mut self.hw.session else { return want_ns };
         let consumed = session.burn(want_ns);
-        self.take_interrupts();
+        self.take_interrupt();
         consumed
     }
 
     fn softirq(&mut self, want_ns: u32) -> u32 {
         let Some(session) = &mut self.hw.session else { return want_ns };
         let Ok(done) = session.softirq(&ModelView(&self.kernel), want_ns) else { return want_ns };
-        self.take_interrupts();
+        self.take_interrupt();
         done
     }
 
     fn halt(&mut self) {
         if let Some(session) = &mut self.hw.session {
             session.idle();
-            self.take_interrupts();
+            self.take_interrupt();
         }
     }
 }

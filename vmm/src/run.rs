@@ -8,11 +8,12 @@ use guest_model::wire::BootError;
 use crate::check::{CheckId, Setup, Status};
 use crate::clock::HostFault;
 use crate::engine::Engine;
-use crate::model;
+use crate::kvm::Kvm;
 use crate::scenario::Scenario;
 use crate::schedule::Schedule;
 use crate::session::{Control, PassOutcome, Session};
 use crate::trace::Trace;
+use crate::{firmware, model};
 
 /// A fault planted for a run, in the guest or in the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +66,20 @@ pub fn pass_on_model(
 ) -> Result<(PassOutcome, Trace), BootError> {
     let (policy, session) = session(scenario, clock, planted, trace, control);
     model::run(&scenario.boot_page(policy), session)
+}
+
+/// Runs one pass on `image` in a virtual machine. To be called on the thread that is to run the vCPU.
+pub fn pass_on_firmware(
+    kvm: &Kvm,
+    image: &[u8],
+    scenario: &Scenario,
+    clock: RateLimitClock,
+    planted: Planted,
+    trace: Trace,
+    control: Arc<Control>,
+) -> Result<(PassOutcome, Trace), firmware::StartError> {
+    let (policy, session) = session(scenario, clock, planted, trace, control);
+    firmware::run(kvm, image, &scenario.boot_page(policy), session)
 }
 
 /// The guest that a run is on.

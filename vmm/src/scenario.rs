@@ -10,6 +10,7 @@ mod document;
 mod error;
 mod field;
 mod limits;
+mod sources;
 mod units;
 mod write;
 
@@ -250,12 +251,13 @@ pub enum StealPattern {
     },
 }
 
-/// What the CPU must be doing for a slice to be stolen.
+/// What the CPU must be doing for a slice to be stolen; one that falls due in another state is
+/// left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum When {
     /// Anything.
     Any,
-    /// Running a task.
+    /// Anything but idling.
     Busy,
     /// Idling.
     Idle,

@@ -3,8 +3,8 @@
 //! Whoever runs the guest (the in-process model, the vCPU thread of a virtual machine) hands each
 //! thing that the guest asks for to a [`Session`] and does what it answers.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use guest_model::policy::Policy;
 use guest_model::wire::KSOFTIRQD_PID;
@@ -12,6 +12,7 @@ use guest_model::wire::KSOFTIRQD_PID;
 use crate::check::{CheckResult, Checks, Final, Measured, Setup};
 use crate::clock::GuestClock;
 use crate::engine::{Engine, EngineError, Injections};
+use crate::kvm::VcpuKick;
 use crate::ledger::{Context, Ledger};
 use crate::observe::{Mark, Observer};
 use crate::trace::{Kind, Record, Trace};
@@ -20,20 +21,56 @@ use crate::view::{Call, CfsRqView, CostsView, GuestView, PsiView, RqView};
 /// What another thread sees of a run, and how it ends it.
 #[derive(Debug, Default)]
 pub struct Control {
-    /// Set to end the run at the next exit.
-    pub stop: AtomicBool,
+    stop: AtomicBool,
+    kick: Mutex<Option<VcpuKick>>,
+    /// Exits so far: a guest whose count stands still spins.
+    pub exits: AtomicU64,
+    /// Set, before a kick, to the seconds without an exit after which the run is to end as spinning.
+    pub spinning_s: AtomicU64,
     /// Guest time, ns.
     pub now_ns: AtomicU64,
     /// Probe hits.
     pub hits: AtomicU64,
-    /// Interrupts handled.
-    pub irqs: AtomicU64,
 }
 
-/// Why a pass ended before its time.
+impl Control {
+    /// Ends the run at its next exit, and makes it exit.
+    pub fn stop(&self) {
+        self.stop.store(true, Relaxed);
+        self.kick();
+    }
+
+    /// Was the run asked to end?
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+
+    /// Makes a running vCPU exit.
+    pub fn kick(&self) {
+        if let Some(kick) = &*self.kick.lock().unwrap_or_else(PoisonError::into_inner) {
+            kick.kick();
+        }
+    }
+
+    /// How to make the running vCPU exit; `None` when there is none.
+    pub fn set_kick(&self, kick: Option<VcpuKick>) {
+        *self.kick.lock().unwrap_or_else(PoisonError::into_inner) = kick;
+    }
+}
+
+/// Who ended a pass before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The user, with Ctrl-C.
+    ByUser,
+    /// Something went wrong.
+    ByError,
+}
+
+/// Why a session cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop<E> {
-    /// The user or a limit asked for it.
+    /// The user asked for it.
     #[error("interrupted")]
     Interrupted,
     /// The guest asked for something that the engine cannot answer.
@@ -82,8 +119,8 @@ pub struct PassOutcome {
     pub measured: Measured,
     /// The guest's own cost counters.
     pub costs: Option<CostsView>,
-    /// Why it ended early, in words.
-    pub stopped: Option<String>,
+    /// Who ended it early, and why in words.
+    pub stopped: Option<(Asked, String)>,
 }
 
 /// A pass that runs.
@@ -98,6 +135,7 @@ pub struct Session<I> {
     control: Arc<Control>,
     last_rq: RqView,
     last_call: Option<Call>,
+    exits: u64,
     exits_at_instant: u64,
     instant_ns: u64,
 }
@@ -124,9 +162,15 @@ impl<I: Injections> Session<I> {
             control,
             last_rq: RqView::default(),
             last_call: None,
+            exits: 0,
             exits_at_instant: 0,
             instant_ns: 0,
         }
+    }
+
+    /// What other threads see of this session.
+    pub fn control(&self) -> Arc<Control> {
+        self.control.clone()
     }
 
     /// Guest time and steal, for the guest's clock pages.
@@ -224,7 +268,9 @@ impl<I: Injections> Session<I> {
                 last: self.last_call.map_or("none".into(), |c| format!("{c:?}")),
             });
         }
-        if self.control.stop.load(Relaxed) {
+        self.exits += 1;
+        self.control.exits.store(self.exits, Relaxed);
+        if self.control.stopped() {
             return Err(Stop::Interrupted);
         }
         Ok(())
@@ -235,10 +281,10 @@ impl<I: Injections> Session<I> {
     pub fn finish<V: GuestView>(
         mut self,
         view: &V,
-        stopped: Option<Stop<V::Error>>,
+        stopped: Option<(Asked, String)>,
     ) -> (PassOutcome, Trace) {
         let now = self.engine.clock().now_ns();
-        let mut why = stopped.map(|e| chain(&e));
+        let mut why = stopped;
         let mut cfs_rqs: Vec<CfsRqView> = Vec::new();
         let mut psi: Vec<PsiView> = Vec::new();
         let mut costs = None;
@@ -256,7 +302,7 @@ impl<I: Injections> Session<I> {
                 Ok(())
             });
         if let Err(e) = read {
-            why.get_or_insert_with(|| chain(&Stop::View(e)));
+            why.get_or_insert_with(|| (Asked::ByError, chain(&Stop::View(e))));
         }
         let end = Final {
             at_ns: now,

@@ -142,7 +142,7 @@ pub(super) fn books(pass: &PassOutcome) -> Option<Books> {
 pub(super) fn notes(outcome: &RunOutcome) -> Vec<String> {
     let mut notes = Vec::new();
     for pass in &outcome.passes {
-        if let Some(why) = &pass.stopped {
+        if let Some((_, why)) = &pass.stopped {
             notes.push(format!(
                 "The {} pass stopped at {} of {}: {}.",
                 pass.policy.rate_limit_clock.name(),

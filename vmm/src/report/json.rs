@@ -8,7 +8,7 @@ use crate::check::TgRow;
 use crate::ledger::Ledger;
 use crate::run::RunOutcome;
 use crate::scenario::Scenario;
-use crate::session::PassOutcome;
+use crate::session::{Asked, PassOutcome};
 
 /// `rqscope_json`, the version of the keys. Keys may be added within a version; none is removed or
 /// changes its meaning, type or unit.
@@ -18,6 +18,7 @@ pub const VERSION: u32 = 1;
 pub fn json(outcome: &RunOutcome) -> Value {
     let main = outcome.passes.first();
     let books = main.and_then(findings::books);
+    let stopped = outcome.passes.iter().find_map(|pass| pass.stopped.as_ref());
     let paths = outcome.scenario.group_paths();
     let psi_groups = main.map(|pass| {
         let groups = paths.iter().zip(&pass.measured.psi_irq_ns);
@@ -48,7 +49,11 @@ pub fn json(outcome: &RunOutcome) -> Value {
         "notes": findings::notes(outcome),
         "trace_sha256": outcome.trace_sha256,
         "trace_records": outcome.trace_records,
-        "stopped": outcome.passes.iter().find_map(|pass| pass.stopped.as_ref()),
+        "stopped": stopped.map(|(_, why)| why),
+        "stopped_by": stopped.map(|(by, _)| match by {
+            Asked::ByUser => "user",
+            Asked::ByError => "error",
+        }),
         "repeat": repeat(outcome),
         "scenario": outcome.scenario.to_toml(),
     })

@@ -1,5 +1,4 @@
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::Relaxed;
 
 use guest_model::policy::Fault;
 use serde_json::Value;
@@ -9,7 +8,7 @@ use crate::check::{NAMES, Status};
 use crate::clock::HostFault;
 use crate::run::{GuestKind, Planted, Verdict, pass_clocks, pass_on_model};
 use crate::scenario::{BUILTIN, Scenario, builtin};
-use crate::session::Control;
+use crate::session::{Asked, Control};
 use crate::trace::Trace;
 
 fn run(name: &str, sets: &[&str], planted: Planted) -> RunOutcome {
@@ -206,7 +205,7 @@ fn time_that_the_books_do_not_explain_is_shown() {
 fn a_run_that_stops_at_once_says_why_and_calls_nothing_zero_that_was_not_seen() {
     let mut o = short("default");
     let control = Control::default();
-    control.stop.store(true, Relaxed);
+    control.stop();
     let clock = o.scenario.policy.rate_limit_clock;
     let ran = pass_on_model(
         &o.scenario,
@@ -227,6 +226,7 @@ fn a_run_that_stops_at_once_says_why_and_calls_nothing_zero_that_was_not_seen() 
     assert!(text.contains("unavailable: the pass stopped before"));
     assert_eq!(v["verdict"], "incomplete");
     assert_eq!(v["stopped"], "interrupted");
+    assert_eq!(v["stopped_by"], "user");
     assert_eq!(v["rq"], Value::Array(vec![]));
     assert!(v["accounted"].is_null());
     assert!(v["update_tg_load_avg"]["clock_reads"].is_null());
@@ -324,7 +324,7 @@ fn user_text_cannot_steer_the_terminal() {
     o.scenario.irqs[0].name = odd.clone();
     o.scenario.groups[1].path = odd.clone();
     o.host_kvm = "none";
-    o.passes[0].stopped = Some(odd);
+    o.passes[0].stopped = Some((Asked::ByError, odd));
     assert_fits(&plain(&o));
     o.sets = vec!["task.x='\x1b[2J'".into()];
     assert!(plain(&o).lines().all(|l| !l.contains(char::is_control)));

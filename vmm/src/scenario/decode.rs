@@ -8,11 +8,11 @@ use guest_model::wire::MAX_GROUPS;
 use super::document::Document;
 use super::error::{Problem, ScenarioError};
 use super::field::{Field, Table, hint};
-use super::units::{MAX_NS, Share, format_duration, shown};
+use super::sources::{irq, steal};
+use super::units::{format_duration, shown};
 use super::{
-    Arrival, Checks, Cost, Group, Irq, MAX_DURATION_NS, MAX_HANDLER_NS, MAX_LINES,
-    MAX_SCENARIO_TASKS, MAX_STEALS, Policies, Rate, Scenario, Span, Steal, StealPattern, TICK,
-    Task, TaskRef, Tick, When, Window,
+    Checks, Group, MAX_DURATION_NS, MAX_HANDLER_NS, MAX_LINES, MAX_SCENARIO_TASKS, MAX_STEALS,
+    Policies, Rate, Scenario, Span, TICK, Task, TaskRef, Tick,
 };
 
 /// Load weights of nice -20 to 19 (kernel/sched/core.c `sched_prio_to_weight`).
@@ -25,10 +25,9 @@ const NICE_WEIGHTS: [u32; 40] = [
 const MAX_PATH: usize = 255;
 /// Most groups above and including a group, the root not counted.
 const MAX_DEPTH: usize = 16;
-/// Cap of an exponential cost, in means, where none is given.
-const CAP_MEANS: u32 = 16;
 
-type Result<T> = std::result::Result<T, ScenarioError>;
+/// What the readers of this module and of `sources` return.
+pub(super) type Result<T> = std::result::Result<T, ScenarioError>;
 
 /// Reads the whole document.
 pub(super) fn scenario(doc: &Document, source: &str, known_checks: &[&str]) -> Result<Scenario> {
@@ -70,12 +69,12 @@ pub(super) fn scenario(doc: &Document, source: &str, known_checks: &[&str]) -> R
 }
 
 /// The duration `key` between `min` and 24 h, or `default`.
-fn duration(table: &Table<'_>, key: &str, min: u64, default: u64) -> Result<u64> {
+pub(super) fn duration(table: &Table<'_>, key: &str, min: u64, default: u64) -> Result<u64> {
     table.get(key).map_or(Ok(default), |f| f.duration(min, MAX_DURATION_NS))
 }
 
 /// The boolean `key`, or false.
-fn flag(table: &Table<'_>, key: &str) -> Result<bool> {
+pub(super) fn flag(table: &Table<'_>, key: &str) -> Result<bool> {
     table.get(key).map_or(Ok(false), |f| f.boolean())
 }
 
@@ -85,8 +84,7 @@ fn tick(table: &Table<'_>) -> Result<Tick> {
         Some(field) => {
             let rate = field.rate()?;
             if !(10_000..=4_000_000_000).contains(&rate.period_ns()) {
-                let [got, min, max] = [&rate.to_string(), "0.25Hz", "100kHz"].map(str::to_owned);
-                return Err(field.error(Problem::OutOfRange { got, min, max }));
+                return Err(field.out_of_range(&rate.to_string(), "0.25Hz to 100kHz"));
             }
             rate
         }
@@ -217,11 +215,11 @@ fn path_fault(path: &str) -> Option<&'static str> {
 }
 
 /// What tasks and interrupt lines are called, so that each may name one declared later.
-struct Names<'d> {
+pub(super) struct Names<'d> {
     /// Name and copies.
     tasks: Vec<(&'d str, u16)>,
     /// Without the timer.
-    lines: Vec<&'d str>,
+    pub lines: Vec<&'d str>,
 }
 
 fn unique<'d>(field: &Field<'d>, seen: &mut HashMap<&'d str, String>) -> Result<&'d str> {
@@ -259,7 +257,7 @@ fn line_names<'d>(irqs: &[Table<'d>]) -> Result<Vec<&'d str>> {
 
 impl Names<'_> {
     /// The task that `field` names, for a waker with `copies` copies of its own.
-    fn woken(&self, field: &Field<'_>, copies: u16) -> Result<TaskRef> {
+    pub fn woken(&self, field: &Field<'_>, copies: u16) -> Result<TaskRef> {
         let text = field.text()?;
         let find = |name: &str| self.tasks.iter().position(|(n, _)| *n == name);
         let unknown = || {
@@ -296,7 +294,7 @@ fn span(field: Field<'_>) -> Result<Span> {
 }
 
 /// `min` and `max` of a range.
-fn ends(table: &Table<'_>, least: u64, most: u64) -> Result<(u64, u64)> {
+pub(super) fn ends(table: &Table<'_>, least: u64, most: u64) -> Result<(u64, u64)> {
     let min = table.need("min", "min = \"1us\"")?.duration(least, most)?;
     let max = table.need("max", "max = \"9us\"")?.duration(least, most)?;
     if min > max {
@@ -344,179 +342,6 @@ fn task(table: &Table<'_>, index: usize, groups: &[Group], names: &Names<'_>) ->
         table.refuse("fork", "a task that never sleeps cannot fork anew; give it a `sleep`")?;
     }
     Ok(task)
-}
-
-fn window(table: &Table<'_>) -> Result<Window> {
-    let from_ns = duration(table, "from", 0, 0)?;
-    let until_ns = table.get("until").map(|f| f.duration(0, MAX_DURATION_NS)).transpose()?;
-    if let Some(until_ns) = until_ns
-        && until_ns <= from_ns
-    {
-        let [from, until] = [from_ns, until_ns].map(|ns| format_duration(ns as i64));
-        return Err(table.error("until", Problem::EmptyWindow { from, until }));
-    }
-    Ok(Window { from_ns, until_ns })
-}
-
-fn irq(table: &Table<'_>, index: usize, names: &Names<'_>) -> Result<Irq> {
-    let table = table.clone().only(&[
-        "name", "rate", "arrival", "burst", "gap", "cost", "softirq", "from", "until", "wakes",
-        "balance",
-    ])?;
-    let rate = table.need("rate", "rate = \"20kHz\"")?.rate()?;
-    let kinds = [("periodic", 0), ("poisson", 1), ("burst", 2)];
-    let arrival = match table.get("arrival").map_or(Ok(0), |f| f.one_of(&kinds))? {
-        2 => burst(&table, rate)?,
-        kind => {
-            for key in ["burst", "gap"] {
-                table.refuse(key, "needs arrival = \"burst\"")?;
-            }
-            if kind == 1 { Arrival::Poisson } else { Arrival::Periodic }
-        }
-    };
-    Ok(Irq {
-        name: names.lines[index].to_owned(),
-        rate,
-        arrival,
-        cost: cost(table.need("cost", "cost = \"5us\"")?)?,
-        softirq: table.get("softirq").map_or(Ok(Share::ZERO), |f| f.share())?,
-        window: window(&table)?,
-        wakes: table.get("wakes").map(|f| names.woken(&f, 1)).transpose()?,
-        balance: flag(&table, "balance")?,
-    })
-}
-
-fn burst(table: &Table<'_>, rate: Rate) -> Result<Arrival> {
-    let burst = table.get("burst").map_or(Ok(8), |f| f.integer(1, 1_000_000))? as u32;
-    let gap_ns = duration(table, "gap", 0, 1_000)?;
-    let lasts = u128::from(burst - 1) * u128::from(gap_ns);
-    let period = u128::from(burst) * u128::from(Rate::GHZ) / u128::from(rate.nano_hz());
-    if lasts > period {
-        let text = |ns: u128| format_duration(ns.min(MAX_NS.into()) as i64);
-        let problem = Problem::BurstTooLong { burst, lasts: text(lasts), period: text(period) };
-        return Err(table.error(if table.get("gap").is_some() { "gap" } else { "burst" }, problem));
-    }
-    Ok(Arrival::Burst { burst, gap_ns })
-}
-
-/// `"5us"`, `{ min, max }` or `{ mean, max }`.
-fn cost(field: Field<'_>) -> Result<Cost> {
-    if !field.is_table() {
-        return Ok(Cost::Fixed(field.duration(0, MAX_HANDLER_NS)? as u32));
-    }
-    let table = field.table("a table")?.only(&["min", "max", "mean"])?;
-    if table.get("mean").is_none() {
-        let (min, max) = ends(&table, 0, MAX_HANDLER_NS)?;
-        return Ok(Cost::Uniform { min: min as u32, max: max as u32 });
-    }
-    table.refuse("min", "given together with `mean`; write min and max, or mean and max")?;
-    let mean = table.need("mean", "mean = \"5us\"")?.duration(1, MAX_HANDLER_NS)? as u32;
-    let max = match table.get("max") {
-        Some(field) => field.duration(mean.into(), MAX_HANDLER_NS)? as u32,
-        None => mean.saturating_mul(CAP_MEANS),
-    };
-    Ok(Cost::Exponential { mean, max })
-}
-
-fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
-    let table = table.clone().only(&[
-        "fraction", "quantum", "jitter", "period", "slice", "at", "every", "line", "counter",
-        "when", "from", "until",
-    ])?;
-    let kinds = ["fraction", "period", "at", "every"];
-    let mut given = kinds.into_iter().filter(|kind| table.get(kind).is_some());
-    let kind = given.next().ok_or_else(|| {
-        let why = "says not when to steal; add one of `fraction`, `period`, `at` and `every`";
-        table.error("", Problem::Conflict { why: why.to_owned() })
-    })?;
-    if let Some(other) = given.next() {
-        table
-            .refuse(other, &format!("given together with `{kind}`; use one [[steal]] for each"))?;
-    }
-    let own: &[&str] = match kind {
-        "fraction" => &["quantum", "jitter", "from", "until"],
-        "period" => &["slice", "from", "until"],
-        "at" => &["slice"],
-        _ => &["slice", "line", "from", "until"],
-    };
-    for key in ["quantum", "jitter", "slice", "line", "from", "until"] {
-        if !own.contains(&key) {
-            table.refuse(key, &format!("does not go with `{kind}`"))?;
-        }
-    }
-
-    let max = MAX_DURATION_NS;
-    let (pattern, slice_ns, window) = match kind {
-        "fraction" => {
-            let field = table.need(kind, "fraction = 0.25")?;
-            let share = field.share()?;
-            if share == Share::ZERO || share == Share::ONE {
-                let [got, min, max] = [&share.to_string(), "above 0", "below 1"].map(str::to_owned);
-                return Err(field.error(Problem::OutOfRange { got, min, max }));
-            }
-            let jitter = flag(&table, "jitter")?;
-            let quantum = duration(&table, "quantum", 1, 1_000_000)?;
-            (StealPattern::Fraction { share, jitter }, quantum, window(&table)?)
-        }
-        "period" => {
-            let period_ns = table.need(kind, "period = \"4ms\"")?.duration(1, max)?;
-            let slice = table.need("slice", "slice = \"1ms\"")?;
-            let slice_ns = slice.duration(0, period_ns - 1)?;
-            (StealPattern::Period { period_ns }, slice_ns, window(&table)?)
-        }
-        "at" => {
-            let from_ns = table.need(kind, "at = \"500ms\"")?.duration(0, max)?;
-            let slice_ns = duration(&table, "slice", 0, 0)?;
-            (StealPattern::Once, slice_ns, Window { from_ns, until_ns: None })
-        }
-        _ => {
-            let every = table.need(kind, "every = 7")?.integer(1, u32::MAX.into())? as u32;
-            let line = table.get("line").map(|f| line(&f, names)).transpose()?;
-            let slice = table.need("slice", "slice = \"3us\"")?;
-            let slice_ns = slice.duration(0, MAX_HANDLER_NS)?;
-            (StealPattern::InHandler { every, line }, slice_ns, window(&table)?)
-        }
-    };
-    let counter_ns = match table.get("counter") {
-        Some(field) => field.signed_duration(-(MAX_NS as i64), MAX_NS as i64)?,
-        None => slice_ns as i64,
-    };
-    if slice_ns == 0 && counter_ns == 0 {
-        let why = "steals nothing: slice and counter are both 0; set one of them";
-        return Err(table.error("", Problem::Conflict { why: why.to_owned() }));
-    }
-    Ok(Steal { when: when(&table, kind == "every")?, pattern, slice_ns, counter_ns, window })
-}
-
-fn line(field: &Field<'_>, names: &Names<'_>) -> Result<u16> {
-    let text = field.text()?;
-    let mut all = std::iter::once(TICK).chain(names.lines.iter().copied());
-    let lines = all.clone();
-    let found = all.position(|name| name == text);
-    found.map(|line| line as u16).ok_or_else(|| {
-        let hint = hint(text, lines);
-        field.error(Problem::UnknownName { what: "interrupt line", name: shown(text), hint })
-    })
-}
-
-fn when(table: &Table<'_>, in_handler: bool) -> Result<When> {
-    let known =
-        [("any", When::Any), ("busy", When::Busy), ("idle", When::Idle), ("irq", When::Irq)];
-    let default = if in_handler { When::Irq } else { When::Any };
-    let when = table.get("when").map_or(Ok(default), |f| f.one_of(&known))?;
-    match (when == When::Irq, in_handler) {
-        (true, false) => {
-            table.refuse(
-                "when",
-                "\"irq\" steals inside handlers, which needs `every` and `slice`",
-            )?;
-        }
-        (false, true) => {
-            table.refuse("when", "`every` steals inside handlers, so it is \"irq\"")?
-        }
-        _ => {}
-    }
-    Ok(when)
 }
 
 fn checks(table: &Table<'_>, known: &[&str]) -> Result<Checks> {

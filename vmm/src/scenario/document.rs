@@ -117,7 +117,7 @@ impl Document {
 
     /// An error at `origin`.
     pub fn error(&self, origin: Origin, key: &str, problem: Problem) -> ScenarioError {
-        ScenarioError { place: self.place(origin), key: key.to_owned(), problem }
+        ScenarioError { place: self.place(origin), key: key.to_owned(), problem: Box::new(problem) }
     }
 
     /// An error at the value of `key`, or at the innermost table that is there.
@@ -172,11 +172,12 @@ fn parts(key: &str) -> impl Iterator<Item = &str> {
 /// The right side of an override: a TOML value, or else a bare string.
 fn override_value(text: &str, origin: Origin) -> Value {
     let text = text.trim();
-    let oversized = text.len() > MAX_TEXT;
-    match DeValue::parse(text) {
-        Ok(value) if !oversized => convert(value.into_inner(), &|_| origin),
-        _ => Value::String(text.to_owned()),
+    if text.len() <= MAX_TEXT
+        && let Ok(value) = DeValue::parse(text)
+    {
+        return convert(value.into_inner(), &|_| origin);
     }
+    Value::String(text.to_owned())
 }
 
 /// Puts `node` where `parts` lead, making tables on the way where there is nothing.

@@ -11,9 +11,8 @@ pub struct ScenarioError {
     pub place: Place,
     /// Path of the key, such as `irq[0].rate`; empty for the whole file.
     pub key: String,
-    /// What is wrong, and the fix.
-    #[source]
-    pub problem: Problem,
+    /// What is wrong, and the fix; part of this error's message, so not its source.
+    pub problem: Box<Problem>,
 }
 
 impl fmt::Display for ScenarioError {
@@ -132,14 +131,12 @@ pub enum Problem {
     #[error(transparent)]
     Unit(#[from] UnitError),
     /// The value is outside its limits.
-    #[error("{got} is out of range; it must be {min} to {max}")]
+    #[error("{got} is out of range; it must be {allowed}")]
     OutOfRange {
         /// The value given.
         got: String,
-        /// The least.
-        min: String,
-        /// The most.
-        max: String,
+        /// The limits.
+        allowed: String,
     },
     /// A range's ends are the wrong way round.
     #[error("min {min} is above max {max}; swap them")]

@@ -115,8 +115,9 @@ impl<'d> Field<'d> {
         self.error(Problem::WrongType { expected, got: self.node.value.describe() })
     }
 
-    fn out_of_range(&self, got: String, min: String, max: String) -> ScenarioError {
-        self.error(Problem::OutOfRange { got, min, max })
+    /// The value, which reads `got`, is not what is `allowed`.
+    pub fn out_of_range(&self, got: &str, allowed: &str) -> ScenarioError {
+        self.error(Problem::OutOfRange { got: shown(got), allowed: allowed.to_owned() })
     }
 
     fn items(&self, items: &'d [Node]) -> impl Iterator<Item = Field<'d>> {
@@ -159,7 +160,7 @@ impl<'d> Field<'d> {
         let chars = text.chars().count();
         if chars > max {
             let got = format!("a text of {chars} characters");
-            return Err(self.out_of_range(got, "0".to_owned(), format!("{max} characters long")));
+            return Err(self.out_of_range(&got, &format!("at most {max} long")));
         }
         Ok(text.to_owned())
     }
@@ -195,7 +196,7 @@ impl<'d> Field<'d> {
         match &self.node.value {
             Value::Integer(Some(n)) if (min..=max).contains(n) => Ok(*n),
             value @ Value::Integer(_) => {
-                Err(self.out_of_range(value.describe(), min.to_string(), max.to_string()))
+                Err(self.out_of_range(&value.describe(), &format!("{min} to {max}")))
             }
             _ => Err(self.wrong_type("a whole number without quotes")),
         }
@@ -214,7 +215,7 @@ impl<'d> Field<'d> {
         };
         if !(min..=max).contains(&ns) {
             let [got, min, max] = [ns, min, max].map(format_duration);
-            return Err(self.out_of_range(got, min, max));
+            return Err(self.out_of_range(&got, &format!("{min} to {max}")));
         }
         Ok(ns)
     }
@@ -237,9 +238,7 @@ impl<'d> Field<'d> {
             _ => return Err(self.wrong_type("a rate with its unit, such as \"20kHz\"")),
         };
         let rate = Rate::parse(text).map_err(|e| self.error(e))?;
-        rate.ok_or_else(|| {
-            self.out_of_range(shown(text), "above 0Hz".to_owned(), "1000MHz".to_owned())
-        })
+        rate.ok_or_else(|| self.out_of_range(text, "above 0Hz and at most 1000MHz"))
     }
 
     fn no_unit(&self, got: String, known: &'static str, example: &'static str) -> ScenarioError {
@@ -257,7 +256,7 @@ impl<'d> Field<'d> {
             }
         };
         let share = Share::parse(&text).map_err(|e| self.error(e))?;
-        share.ok_or_else(|| self.out_of_range(shown(&text), "0".to_owned(), "1".to_owned()))
+        share.ok_or_else(|| self.out_of_range(&text, "0 to 1"))
     }
 
     /// One of a fixed list of strings.
@@ -279,7 +278,7 @@ pub(super) fn hint<'a>(got: &str, known: impl Iterator<Item = &'a str> + Clone) 
             .clone()
             .map(|name| (strsim::damerau_levenshtein(got, name), name))
             .min()
-            .filter(|(distance, name)| *distance <= name.len().div_ceil(3));
+            .filter(|(distance, name)| *distance <= (name.len() / 3).max(1));
         if let Some((_, name)) = near {
             return format!("did you mean `{name}`?");
         }

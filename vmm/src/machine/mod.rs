@@ -1,0 +1,89 @@
+//! The machine that the bundled guest runs on: memory, page tables, registers, the image.
+
+pub mod clock_pages;
+pub mod image;
+pub mod layout;
+pub mod long_mode;
+pub mod paging;
+
+use guest_model::wire::BootPage;
+use thiserror::Error;
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use zerocopy::IntoBytes;
+
+use crate::kvm::{Kvm, Vcpu, VcpuError, Vm, VmError};
+use image::ImageError;
+
+/// The bundled guest, as vmm/build.rs built it.
+pub const FIRMWARE: &[u8] = include_bytes!(env!("RQSCOPE_FIRMWARE"));
+
+/// Why a machine could not be built.
+#[derive(Debug, Error)]
+pub enum MachineError {
+    /// No host memory for the guest.
+    #[error("allocate {:#x} bytes of guest memory", layout::MEMORY_SIZE)]
+    Memory(#[source] vm_memory::mmap::FromRangesError),
+    /// A structure does not fit where the layout puts it.
+    #[error("write the {what} at guest physical {address:#x}")]
+    Write {
+        /// What was written.
+        what: &'static str,
+        /// Guest physical address.
+        address: u64,
+        /// What vm-memory says.
+        source: vm_memory::GuestMemoryError,
+    },
+    /// The image is not one that this machine runs.
+    #[error("load the guest image")]
+    Image(#[from] ImageError),
+    /// KVM refuses the virtual machine.
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    /// KVM refuses the vCPU or its registers.
+    #[error(transparent)]
+    Vcpu(#[from] VcpuError),
+}
+
+/// A machine about to execute the first instruction of its image.
+#[derive(Debug)]
+pub struct Machine {
+    /// Guest physical memory, shared with the guest: hostile once it has run.
+    pub memory: GuestMemoryMmap,
+    /// The processor.
+    pub vcpu: Vcpu,
+    _vm: Vm,
+}
+
+impl Machine {
+    /// Loads the ELF image `elf` and `boot_page` into fresh memory and puts the vCPU at its entry, in
+    /// long mode, with `rdi` the boot page's virtual address.
+    pub fn new(kvm: &Kvm, elf: &[u8], boot_page: &BootPage) -> Result<Self, MachineError> {
+        let ranges = [(GuestAddress(0), layout::MEMORY_SIZE as usize)];
+        let memory = GuestMemoryMmap::from_ranges(&ranges).map_err(MachineError::Memory)?;
+        let entry = image::load(&memory, elf)?;
+        for (address, table) in paging::tables() {
+            write(&memory, "page table", address, table.as_bytes())?;
+        }
+        write(&memory, "GDT", layout::GDT.start, long_mode::GDT.as_bytes())?;
+        write(&memory, "boot page", layout::BOOT_PAGE.start, boot_page.as_bytes())?;
+
+        let vm = Vm::new(kvm, memory.clone())?;
+        let mut vcpu = vm.create_vcpu(kvm)?;
+        vcpu.set_sregs(&long_mode::sregs(vcpu.read_sregs()?))?;
+        vcpu.set_regs(&long_mode::entry_regs(entry))?;
+        Ok(Self { memory, vcpu, _vm: vm })
+    }
+}
+
+fn write(
+    memory: &GuestMemoryMmap,
+    what: &'static str,
+    address: u64,
+    bytes: &[u8],
+) -> Result<(), MachineError> {
+    memory.write_slice(bytes, GuestAddress(address)).map_err(|source| MachineError::Write {
+        what,
+        address,
+        source,
+    })
+}
