@@ -233,6 +233,9 @@ impl Kernel {
         }
         hw.probe(self, Probe::ClearTgLoadAvg { group: cfs as u16 });
         let now = self.rate_limit_now(hw);
+        if self.planted(Fault::OfflineNotCleared) {
+            return;
+        }
         let q = &mut self.cfs_rqs[cfs];
         let tg = &mut self.task_groups[cfs];
         tg.load_avg = tg.load_avg.wrapping_sub(q.tg_load_avg_contrib);

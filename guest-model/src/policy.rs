@@ -99,11 +99,21 @@ pub enum Fault {
     ClockTaskUnpaused = 16,
     /// `prev_irq_time` is not updated, so the same IRQ time is taken twice.
     IrqTwice = 17,
+    /// `clock_pelt` advances with `clock` instead of `clock_task`.
+    PeltOnWallClock = 18,
+    /// A CPU that goes offline keeps its contributions.
+    OfflineNotCleared = 19,
+    /// Each 64th update of the run queue's clock takes 1 us back from `clock_task`.
+    ClockTaskBack = 20,
+    /// IRQ and steal time are added to `clock_task` on top of the wall time.
+    ClockTaskAhead = 21,
+    /// A charge moves `psi_irq_time` 1 us beyond what was charged.
+    PsiTimeAhead = 22,
 }
 
 impl Fault {
     /// Every planted fault.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 22] = [
         Self::StealTwice,
         Self::StealIgnored,
         Self::StealCarried,
@@ -121,6 +131,11 @@ impl Fault {
         Self::PsiDeltaLost,
         Self::ClockTaskUnpaused,
         Self::IrqTwice,
+        Self::PeltOnWallClock,
+        Self::OfflineNotCleared,
+        Self::ClockTaskBack,
+        Self::ClockTaskAhead,
+        Self::PsiTimeAhead,
     ];
 
     /// The fault that travels as `n`; 0 is [`Fault::None`].

@@ -136,6 +136,9 @@ impl Kernel {
             return;
         }
         self.rq.psi_irq_time = irq;
+        if self.planted(Fault::PsiTimeAhead) {
+            self.rq.psi_irq_time += 1000;
+        }
         if self.planted(Fault::PsiDeltaLost) && delta > 0 {
             return;
         }

@@ -97,6 +97,10 @@ impl Kernel {
         match fault {
             Fault::StealTwice => delta -= steal.min(delta),
             Fault::StealIgnored => delta += steal,
+            Fault::ClockTaskAhead => delta = wall_delta + irq_delta + steal,
+            Fault::ClockTaskBack if self.costs.clock_reads_update_rq_clock.is_multiple_of(64) => {
+                delta = -1000;
+            }
             Fault::ClockTaskUnpaused if irq_delta == wall_delta => delta = wall_delta,
             _ => {}
         }
@@ -107,6 +111,7 @@ impl Kernel {
         if nontask != 0 {
             self.update_irq_load_avg(nontask as u64);
         }
-        self.update_rq_clock_pelt(delta);
+        let wall = fault == Fault::PeltOnWallClock;
+        self.update_rq_clock_pelt(if wall { wall_delta } else { delta });
     }
 }

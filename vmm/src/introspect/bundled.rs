@@ -7,7 +7,7 @@ use guest_model::cputime::Irqtime;
 use guest_model::fair::{CfsRq, TaskGroup};
 use guest_model::kernel::{Costs, Kernel, Task};
 use guest_model::list::ListHead;
-use guest_model::psi::{PSI_IRQ_FULL, PsiGroupCpu};
+use guest_model::psi::{NR_RUNNING, PSI_IRQ_FULL, PsiGroupCpu};
 use guest_model::rq::Rq;
 use guest_model::wire::MAX_GROUPS;
 use vm_memory::GuestMemoryMmap;
@@ -142,10 +142,10 @@ impl LayoutSource for BundledLayout {
             "task_struct" => members!(path, Task: pid, sched_task_group),
             "cfs_rq" => members!(path, CfsRq:
                 avg.load_avg, tg_load_avg_contrib, last_update_tg_load_avg, tg, leaf_cfs_rq_list),
-            "task_group" => members!(path, TaskGroup: load_avg),
+            "task_group" => members!(path, TaskGroup: load_avg, parent),
             "list_head" => members!(path, ListHead: next, prev),
             "irqtime" => members!(path, Irqtime: total, irq_start_time),
-            "psi_group_cpu" => members!(path, PsiGroupCpu: times, state_start),
+            "psi_group_cpu" => members!(path, PsiGroupCpu: tasks, state_mask, times, state_start),
             "seqcount" if path == "sequence" => Some(Member { offset: 0, size: 4 }),
             COSTS => members!(path, Costs:
                 clock_reads_update_rq_clock, clock_reads_irqtime_account_irq,
@@ -165,6 +165,7 @@ impl LayoutSource for BundledLayout {
     ) -> Result<u64, LayoutError> {
         match (enumeration, name) {
             ("psi_states", "PSI_IRQ_FULL") => Ok(PSI_IRQ_FULL as u64),
+            ("psi_task_count", "NR_RUNNING") => Ok(NR_RUNNING as u64),
             _ => Err(LayoutError::NoEnumerator { enumeration, name }),
         }
     }

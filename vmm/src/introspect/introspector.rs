@@ -88,13 +88,15 @@ impl Introspector {
     ) -> Result<TaskRef, ReadError> {
         let pid = self.pid(at, holder, task)?;
         let address = at.get(task, &self.places.task.sched_task_group)?;
-        let group = self.groups.of_task_group(address).ok_or(ReadError::UnknownAddress {
-            holder: "task_struct.sched_task_group",
-            target: "task_group",
-            address,
-            known: self.groups.len(),
-        })?;
+        let group = self.task_group("task_struct.sched_task_group", address)?;
         Ok(TaskRef { pid, group })
+    }
+
+    /// Index of the group behind a pointer that `holder` holds.
+    pub(super) fn task_group(&self, holder: &'static str, address: u64) -> Result<u16, ReadError> {
+        let (target, known) = ("task_group", self.groups.len());
+        let group = self.groups.of_task_group(address);
+        group.ok_or(ReadError::UnknownAddress { holder, target, address, known })
     }
 
     pub(super) fn group(&self, group: u16) -> Result<GroupAddresses, ReadError> {
@@ -141,7 +143,7 @@ impl Introspector {
             load_avg: at.get(cfs_rq, &f.load_avg)?,
             tg_load_avg_contrib: at.get(cfs_rq, &f.tg_load_avg_contrib)?,
             last_update_tg_load_avg_ns: at.get(cfs_rq, &f.last_update_tg_load_avg)?,
-            tg_load_avg: at.get(task_group, &self.places.task_group_load_avg)?,
+            tg_load_avg: at.get(task_group, &self.places.task_group.load_avg)?,
         })
     }
 
@@ -296,6 +298,16 @@ pub(super) fn at_most<T: Copy + Into<u64>>(
     limit: T,
 ) -> Result<(), ReadError> {
     in_range(base, field, value, "at most", limit, value.into() <= limit.into())
+}
+
+/// `value` of the structure at `base` is at least `limit`.
+pub(super) fn at_least<T: Copy + Into<u64>>(
+    base: u64,
+    field: &Field<T>,
+    value: T,
+    limit: T,
+) -> Result<(), ReadError> {
+    in_range(base, field, value, "at least", limit, value.into() >= limit.into())
 }
 
 /// `value` of the structure at `base` is `only`.

@@ -53,6 +53,12 @@ pub(super) struct CfsRqFields {
     pub leaf_cfs_rq_list: u64,
 }
 
+/// Members of `struct task_group`.
+pub(super) struct TaskGroupFields {
+    pub load_avg: Field<u64>,
+    pub parent: Field<u64>,
+}
+
 /// Members of `struct list_head`.
 pub(super) struct ListFields {
     pub next: Field<u64>,
@@ -68,6 +74,8 @@ pub(super) struct IrqtimeFields {
 /// Members of `struct psi_group_cpu`.
 pub(super) struct PsiFields {
     pub irq_full: Field<u32>,
+    pub nr_running: Field<u32>,
+    pub state_mask: Field<u32>,
     pub state_start: Field<u64>,
 }
 
@@ -119,7 +127,7 @@ pub(super) struct Places {
     pub rq: RqFields,
     pub task: TaskFields,
     pub cfs_rq: CfsRqFields,
-    pub task_group_load_avg: Field<u64>,
+    pub task_group: TaskGroupFields,
     pub list: ListFields,
     pub irqtime: IrqtimeFields,
     pub psi: PsiFields,
@@ -164,7 +172,10 @@ impl Places {
                 tg: r.field("cfs_rq", "tg")?,
                 leaf_cfs_rq_list: r.list_head("cfs_rq", "leaf_cfs_rq_list")?,
             },
-            task_group_load_avg: r.field("task_group", "load_avg")?,
+            task_group: TaskGroupFields {
+                load_avg: r.field("task_group", "load_avg")?,
+                parent: r.field("task_group", "parent")?,
+            },
             list: ListFields {
                 next: r.field("list_head", "next")?,
                 prev: r.field("list_head", "prev")?,
@@ -175,6 +186,12 @@ impl Places {
             },
             psi: PsiFields {
                 irq_full: r.element("psi_group_cpu", "times", ("psi_states", "PSI_IRQ_FULL"))?,
+                nr_running: r.element(
+                    "psi_group_cpu",
+                    "tasks",
+                    ("psi_task_count", "NR_RUNNING"),
+                )?,
+                state_mask: r.field("psi_group_cpu", "state_mask")?,
                 state_start: r.field("psi_group_cpu", "state_start")?,
             },
             costs: match layout.has_struct(COSTS) {

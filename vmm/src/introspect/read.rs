@@ -104,7 +104,7 @@ pub enum ReadError {
         base: u64,
         /// The value.
         got: u64,
-        /// `"exactly"` or `"at most"`.
+        /// `"exactly"`, `"at least"` or `"at most"`.
         range: &'static str,
         /// The value's limit.
         limit: u64,
@@ -169,7 +169,6 @@ impl<'m> Reader<'m> {
     }
 
     /// The 4 KiB around `va`.
-    #[inline]
     fn page(&mut self, va: u64) -> Result<VolatileSlice<'m>, TranslateError> {
         let number = va / PAGE_SIZE;
         let slot = number as usize % PAGES;
@@ -191,7 +190,6 @@ impl<'m> Reader<'m> {
     }
 
     /// The `T` at `va`, loaded in one piece if it does not straddle two pages.
-    #[inline]
     pub fn value<T: ByteValued + Default>(&mut self, va: u64) -> Result<T, TranslateError> {
         let page = self.page(va)?;
         match page.get_ref::<T>((va % PAGE_SIZE) as usize) {
@@ -223,17 +221,36 @@ impl<'m> Reader<'m> {
         Ok(())
     }
 
-    /// A member of the structure at `base`.
-    #[inline]
+    /// A member of the structure at `base`. The common case, a page that is remembered and holds all
+    /// of the member, is short enough to be inlined everywhere; the rest is [`Reader::walk_to`].
+    #[inline(always)]
     pub fn get<T: ByteValued + Default>(
         &mut self,
         base: u64,
         field: &Field<T>,
     ) -> Result<T, ReadError> {
-        let address = base.wrapping_add(field.offset);
+        let va = base.wrapping_add(field.offset);
+        let number = va / PAGE_SIZE;
+        if let Some((n, page)) = &self.pages[number as usize % PAGES]
+            && *n == number
+            && let Ok(value) = page.get_ref::<T>((va % PAGE_SIZE) as usize)
+        {
+            return Ok(value.load());
+        }
+        self.walk_to(va, field)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn walk_to<T: ByteValued + Default>(
+        &mut self,
+        address: u64,
+        field: &Field<T>,
+    ) -> Result<T, ReadError> {
+        let (structure, member) = (field.structure, field.member);
         self.value(address).map_err(|source| ReadError::Unreadable {
-            structure: field.structure,
-            member: field.member,
+            structure,
+            member,
             address,
             source,
         })

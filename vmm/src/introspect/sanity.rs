@@ -4,8 +4,8 @@
 //! other, and that is what is looked for here: pointers that must agree, clocks that cannot be in the
 //! future, parts that cannot exceed their sum.
 
-use super::introspector::{Introspector, PID_MAX_LIMIT, at_most, exactly, points_to};
-use super::read::ReadError;
+use super::introspector::{Introspector, PID_MAX_LIMIT, at_least, at_most, exactly, points_to};
+use super::read::{ReadError, Reader};
 
 /// `SCHED_CAPACITY_SCALE`: full utilisation.
 const FULL: u64 = 1024;
@@ -13,11 +13,16 @@ const FULL: u64 = 1024;
 /// `sched_prio_to_weight`, 6.12 to 7.3) times `PID_MAX_LIMIT` tasks.
 const MAX_LOAD: u64 = 1 << (18 + 22);
 
+/// All bits of `state_mask`: the PSI states, 8 of them with IRQ time, and `PSI_ONCPU`
+/// (include/linux/psi_types.h, 6.12 to 7.3).
+const ALL_STATES: u32 = (1 << 9) - 1;
+
 impl Introspector {
     /// Refuses a guest whose run queue contradicts itself; `now_ns` is guest time.
     ///
-    /// For the first call of `update_rq_clock()` and any later one: the guest has built its tables by
-    /// then and is not in the middle of an accounting rule.
+    /// For a guest that has built its tables and is in no accounting rule: when it says that it is
+    /// ready, and at each entry of `update_rq_clock()`. What faulty accounting or backward steal do
+    /// to the values later is for the checks to judge, not for this.
     pub fn sanity(&self, now_ns: u64) -> Result<(), ReadError> {
         let at = &mut self.reader();
         let p = &self.places;
@@ -29,10 +34,10 @@ impl Introspector {
         let idle = at.get(rq, &p.rq.idle)?;
         let swapper = self.task(at, "rq.idle", idle)?;
         exactly(idle, &p.task.pid, swapper.pid, 0)?;
-        let curr = at.get(rq, &p.rq.curr)?;
-        self.task(at, "rq.curr", curr)?;
-        if view.curr_pid == 0 {
-            points_to(rq, &p.rq.curr, curr, idle)?;
+        let address = at.get(rq, &p.rq.curr)?;
+        let curr = self.task(at, "rq.curr", address)?;
+        if curr.pid == 0 {
+            points_to(rq, &p.rq.curr, address, idle)?;
         }
 
         let started = at.get(p.cpu_irqtime, &p.irqtime.irq_start_time)?;
@@ -55,10 +60,31 @@ impl Introspector {
             at_most(cfs_rq, &p.cfs_rq.tg_load_avg_contrib, contrib, MAX_LOAD)?;
             let last = view.last_update_tg_load_avg_ns;
             at_most(cfs_rq, &p.cfs_rq.last_update_tg_load_avg, last, now_ns)?;
-            at_most(tg, &p.task_group_load_avg, view.tg_load_avg, MAX_LOAD)?;
+            at_most(tg, &p.task_group.load_avg, view.tg_load_avg, MAX_LOAD)?;
+            self.check_parent(at, group, tg)?;
             let since = at.get(groupc, &p.psi.state_start)?;
             at_most(groupc, &p.psi.state_start, since, now_ns)?;
+            let mask = at.get(groupc, &p.psi.state_mask)?;
+            at_most(groupc, &p.psi.state_mask, mask, ALL_STATES)?;
+            let running = at.get(groupc, &p.psi.nr_running)?;
+            at_most(groupc, &p.psi.nr_running, running, PID_MAX_LIMIT)?;
+            // What runs is counted in the root group, so that group is not idle.
+            if group == 0 && curr.pid != 0 {
+                at_least(groupc, &p.psi.nr_running, running, 1)?;
+                at_least(groupc, &p.psi.state_mask, mask, 1)?;
+                at_least(groupc, &p.psi.state_start, since, 1)?;
+            }
         }
         self.walk_leaf_list(at, |_, _| Ok(()))
+    }
+
+    /// The root group has no parent, any other a known one.
+    fn check_parent(&self, at: &mut Reader<'_>, group: u16, tg: u64) -> Result<(), ReadError> {
+        let field = &self.places.task_group.parent;
+        let parent = at.get(tg, field)?;
+        if group == 0 {
+            return points_to(tg, field, parent, 0);
+        }
+        self.task_group("task_group.parent", parent).map(drop)
     }
 }

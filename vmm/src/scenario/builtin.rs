@@ -23,7 +23,7 @@ macro_rules! builtins {
 
 /// All of them, `default` first.
 pub const BUILTIN: &[Builtin] = builtins! {
-    "default": "does every nanosecond of a second with interrupts and 25% steal find its account?",
+    "default": "does every nanosecond of an interrupt storm and 25% steal find its account?",
     "irq-storm": "what is left of clock_task, and who pays, when interrupts take 85% of the CPU?",
     "steal-storm": "does clock_task keep the right twentieth of wall time when 95% is stolen?",
     "rate-limit": "what does the rate limit's clock cost when idle interrupt exits walk 64 leaf cfs_rqs?",
@@ -35,6 +35,7 @@ pub const BUILTIN: &[Builtin] = builtins! {
     "busy-half-steal": "does a busy task's clock_task gain exactly half of wall time under 50% steal?",
     "ksoftirqd": "is softirq time charged to ksoftirqd, not to IRQ time, once it takes over?",
     "fork-storm": "does tg->load_avg follow its contributions while tasks come and go all the time?",
+    "mutants": "does a short run with everything in it exercise every check? (what `rqscope mutants` runs)",
     "idle": "do ticks and a slow interrupt line alone leave the idle CPU's clocks exact?",
 };
 

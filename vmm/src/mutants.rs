@@ -1,0 +1,176 @@
+//! Planted faults, one at a time: does a check catch each, and does each check catch one?
+
+use guest_model::policy::Fault;
+
+use crate::check::{CheckId, Status};
+use crate::clock::HostFault;
+use crate::run::Planted;
+use crate::session::PassOutcome;
+
+/// The scenario that mutants run, a built-in one.
+pub const SCENARIO: &str = "mutants";
+
+/// A wrong guest or a wrong host.
+#[derive(Clone, Copy, Debug)]
+pub struct Mutant {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub what: &'static str,
+    /// The fault.
+    pub planted: Planted,
+}
+
+const fn guest(fault: Fault, name: &'static str, what: &'static str) -> Mutant {
+    Mutant { name, what, planted: Planted { guest: Some(fault), host: HostFault::None } }
+}
+
+const fn host(host: HostFault, name: &'static str, what: &'static str) -> Mutant {
+    Mutant { name, what, planted: Planted { guest: None, host } }
+}
+
+/// All mutants.
+pub const MUTANTS: &[Mutant] = &[
+    guest(Fault::StealTwice, "steal_twice", "steal time is taken from clock_task twice"),
+    guest(Fault::StealIgnored, "steal_ignored", "steal time is read but not taken from clock_task"),
+    guest(
+        Fault::StealCarried,
+        "steal_carried",
+        "steal time that does not fit is carried over, not dropped",
+    ),
+    guest(
+        Fault::IrqDropped,
+        "irq_dropped",
+        "IRQ time that does not fit is dropped, not carried over",
+    ),
+    guest(Fault::IrqTwice, "irq_twice", "the same IRQ time is taken at every update"),
+    guest(
+        Fault::HardirqNotAccounted,
+        "hardirq_not_accounted",
+        "hardirq time is left out of cpu_irqtime",
+    ),
+    guest(
+        Fault::KsoftirqdAccounted,
+        "ksoftirqd_accounted",
+        "ksoftirqd's time is counted as IRQ time",
+    ),
+    guest(
+        Fault::ClockTaskUnpaused,
+        "clock_task_unpaused",
+        "clock_task runs on while IRQ time fills the clock",
+    ),
+    guest(Fault::ClockTaskBack, "clock_task_back", "clock_task goes back by 1 us now and then"),
+    guest(Fault::ClockTaskAhead, "clock_task_ahead", "IRQ and steal time are added to clock_task"),
+    guest(Fault::PeltOnWallClock, "pelt_on_wall_clock", "clock_pelt advances with clock"),
+    guest(
+        Fault::RateLimitWrongClock,
+        "rate_limit_wrong_clock",
+        "update_tg_load_avg() limits on another clock than the policy's",
+    ),
+    guest(Fault::RateLimitHalf, "rate_limit_half", "update_tg_load_avg() publishes after 0.5 ms"),
+    guest(
+        Fault::PublishWithoutTolerance,
+        "publish_without_tolerance",
+        "update_tg_load_avg() publishes however small the change",
+    ),
+    guest(Fault::PublishMissed, "publish_missed", "update_tg_load_avg() never publishes"),
+    guest(Fault::PublishLost, "publish_lost", "a publish does not reach tg->load_avg"),
+    guest(
+        Fault::OfflineNotCleared,
+        "offline_not_cleared",
+        "a CPU that goes offline keeps contributing",
+    ),
+    guest(Fault::PsiWrongGroup, "psi_wrong_group", "PSI charges the group switched to"),
+    guest(Fault::PsiNoAncestors, "psi_no_ancestors", "PSI does not charge a group's ancestors"),
+    guest(
+        Fault::PsiZeroDeltaInverted,
+        "psi_zero_delta_inverted",
+        "PSI treats a zero delta against the policy",
+    ),
+    guest(Fault::PsiDeltaLost, "psi_delta_lost", "PSI moves on without charging the delta"),
+    guest(Fault::PsiTimeAhead, "psi_time_ahead", "PSI moves on by 1 us too much"),
+    host(
+        HostFault::TornClockPage,
+        "clock_page_torn",
+        "every 16th clock page keeps half of the old time",
+    ),
+    host(HostFault::StealPageLags, "steal_page_lags", "the steal page is off by the last quantum"),
+    host(
+        HostFault::StealNotCounted,
+        "steal_not_counted",
+        "steal moves the clock but not the counter",
+    ),
+    host(
+        HostFault::HandlerCostTwice,
+        "handler_cost_twice",
+        "a handler's cost passes twice, is recorded once",
+    ),
+    host(
+        HostFault::InterruptLost,
+        "interrupt_lost",
+        "every 64th interrupt is raised and never delivered",
+    ),
+];
+
+/// The checks that failed in a pass.
+pub fn killers(outcome: &PassOutcome) -> Vec<CheckId> {
+    let failed = |c: &&crate::check::CheckResult| c.status == Status::Fail;
+    outcome.checks.iter().filter(failed).map(|c| c.id).collect()
+}
+
+/// The checks that no mutant of `killed_by` makes fail.
+pub fn idle_checks(killed_by: &[Vec<CheckId>]) -> Vec<CheckId> {
+    let catches = |id: &CheckId| killed_by.iter().any(|killers| killers.contains(id));
+    CheckId::ALL.iter().copied().filter(|id| !catches(id)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run;
+    use crate::scenario::{Scenario, builtin};
+    use crate::trace::Trace;
+    use guest_model::policy::RateLimitClock;
+
+    fn pass(planted: Planted, clock: RateLimitClock, sets: &[String]) -> PassOutcome {
+        let b = builtin(SCENARIO).unwrap();
+        let scenario = Scenario::load(b.text, b.name, sets, crate::check::NAMES).unwrap();
+        let control = Default::default();
+        run::pass_on_model(&scenario, clock, planted, Trace::hashed(), control).unwrap().0
+    }
+
+    #[test]
+    fn every_guest_fault_is_a_mutant() {
+        for fault in Fault::ALL {
+            assert!(MUTANTS.iter().any(|m| m.planted.guest == Some(fault)), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_fault_every_check_is_exercised_and_holds_under_every_policy() {
+        for clock in RateLimitClock::ALL {
+            for psi in ["account_zero_delta", "skip_zero_delta"] {
+                let o = pass(Planted::default(), clock, &[format!("policy.psi={psi}")]);
+                for c in &o.checks {
+                    assert_eq!(c.status, Status::Pass, "{clock:?} {psi} {c:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_mutant_is_killed_under_every_policy_and_every_check_kills_one() {
+        for clock in RateLimitClock::ALL {
+            for psi in ["account_zero_delta", "skip_zero_delta"] {
+                let mut killed_by = Vec::new();
+                for m in MUTANTS {
+                    let o = pass(m.planted, clock, &[format!("policy.psi={psi}")]);
+                    let killers = killers(&o);
+                    assert!(!killers.is_empty(), "{clock:?} {psi}: {} survives", m.name);
+                    killed_by.push(killers);
+                }
+                assert_eq!(idle_checks(&killed_by), [], "{clock:?} {psi}");
+            }
+        }
+    }
+}

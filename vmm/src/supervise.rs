@@ -1,0 +1,211 @@
+//! The main thread: an event loop over Ctrl-C, the progress and watchdog timers and the end of the
+//! run, while the guest runs on a thread of its own.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
+use thiserror::Error;
+use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+use vmm_sys_util::timerfd::TimerFd;
+
+use crate::session::Control;
+
+/// Distance of two progress reports.
+const PROGRESS: Duration = Duration::from_millis(100);
+
+/// The main thread cannot watch the run.
+#[derive(Debug, Error)]
+pub enum SuperviseError {
+    /// No file descriptor, timer or thread.
+    #[error("{what}")]
+    Setup {
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The event loop failed.
+    #[error("event loop: {0}")]
+    Loop(String),
+    /// The guest's thread panicked: a fault of this program.
+    #[error("the guest's thread panicked: this is a bug in rqscope")]
+    Panicked,
+}
+
+fn setup<T, E: Into<io::Error>>(
+    what: &'static str,
+    result: Result<T, E>,
+) -> Result<T, SuperviseError> {
+    result.map_err(|e| SuperviseError::Setup { what, source: e.into() })
+}
+
+/// Ctrl-C and SIGTERM: the first ends the run with a report, the second ends the program.
+struct Interrupts {
+    pipe: UnixStream,
+    control: Arc<Control>,
+    seen: bool,
+}
+
+/// Calls `report` ten times a second.
+struct Progress {
+    timer: TimerFd,
+    report: Box<dyn FnMut(&Control) + Send>,
+    control: Arc<Control>,
+}
+
+/// Ends a run whose guest makes no exit.
+struct Watchdog {
+    timer: TimerFd,
+    control: Arc<Control>,
+    limit: Duration,
+    last_exits: u64,
+    silent: Duration,
+}
+
+/// The guest's thread is done.
+struct Done {
+    event: EventFd,
+    done: bool,
+}
+
+enum Subscriber {
+    Interrupts(Interrupts),
+    Progress(Progress),
+    Watchdog(Watchdog),
+    Done(Done),
+}
+
+impl Subscriber {
+    fn fd(&self) -> RawFd {
+        match self {
+            Self::Interrupts(s) => s.pipe.as_raw_fd(),
+            Self::Progress(s) => s.timer.as_raw_fd(),
+            Self::Watchdog(s) => s.timer.as_raw_fd(),
+            Self::Done(s) => s.event.as_raw_fd(),
+        }
+    }
+}
+
+/// How often the watchdog looks.
+const WATCHDOG_STEP: Duration = Duration::from_millis(500);
+
+impl MutEventSubscriber for Subscriber {
+    fn init(&mut self, ops: &mut EventOps<'_>) {
+        // The descriptor is new and open; epoll takes it unless the system is out of memory, and then
+        // the loop below ends with the error of its own.
+        let _ = ops.add(Events::with_data_raw(self.fd(), 0, EventSet::IN));
+    }
+
+    fn process(&mut self, _: Events, _: &mut EventOps<'_>) {
+        match self {
+            Self::Interrupts(s) => {
+                let mut bytes = [0; 16];
+                let _ = io::Read::read(&mut s.pipe, &mut bytes);
+                if s.seen {
+                    // The user insists; what has reached the disk stays.
+                    std::process::exit(130);
+                }
+                s.seen = true;
+                s.control.stop();
+            }
+            Self::Progress(s) => {
+                let _ = s.timer.wait();
+                (s.report)(&s.control);
+            }
+            Self::Watchdog(s) => {
+                let _ = s.timer.wait();
+                let exits = s.control.exits.load(Relaxed);
+                s.silent = if exits == s.last_exits { s.silent + WATCHDOG_STEP } else { Duration::ZERO };
+                s.last_exits = exits;
+                if s.silent >= s.limit {
+                    s.control.spinning_s.store(s.limit.as_secs().max(1), Relaxed);
+                    s.control.kick();
+                }
+            }
+            Self::Done(s) => {
+                let _ = s.event.read();
+                s.done = true;
+            }
+        }
+    }
+}
+
+/// Runs `work` on a thread of its own and watches over it until it is done: Ctrl-C asks it to stop,
+/// `watchdog` is how long its guest may run without an exit, `report` is called ten times a second.
+pub fn supervise<T: Send + 'static>(
+    control: &Arc<Control>,
+    watchdog: Duration,
+    report: Option<Box<dyn FnMut(&Control) + Send>>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, SuperviseError> {
+    let (pipe, signalled) = setup("make a socket pair for signals", UnixStream::pair())?;
+    setup("make the signal socket non-blocking", pipe.set_nonblocking(true))?;
+    let mut handlers = Vec::new();
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let end = setup("copy the signal socket", signalled.try_clone())?;
+        handlers.push(setup(
+            "install a signal handler",
+            signal_hook::low_level::pipe::register(signal, end),
+        )?);
+    }
+    let event = setup("make an event descriptor", EventFd::new(EFD_NONBLOCK))?;
+    let finished = setup("copy an event descriptor", event.try_clone())?;
+
+    let mut manager =
+        EventManager::new().map_err(|e| SuperviseError::Loop(format!("{e:?}")))?;
+    let interrupts = Interrupts { pipe, control: control.clone(), seen: false };
+    manager.add_subscriber(Subscriber::Interrupts(interrupts));
+    let timer = |period: Duration| -> Result<TimerFd, SuperviseError> {
+        let mut timer = setup("make a timer", TimerFd::new())?;
+        setup("start a timer", timer.reset(period, Some(period)))?;
+        Ok(timer)
+    };
+    manager.add_subscriber(Subscriber::Watchdog(Watchdog {
+        timer: timer(WATCHDOG_STEP.min(watchdog))?,
+        control: control.clone(),
+        limit: watchdog,
+        last_exits: 0,
+        silent: Duration::ZERO,
+    }));
+    if let Some(report) = report {
+        let progress = Progress { timer: timer(PROGRESS)?, report, control: control.clone() };
+        manager.add_subscriber(Subscriber::Progress(progress));
+    }
+    let done = manager.add_subscriber(Subscriber::Done(Done { event, done: false }));
+
+    let spawned = std::thread::Builder::new().name("vcpu".into()).spawn(move || {
+        // Also when `work` panics: the main thread must not wait for ever.
+        let _signal = OnDrop(finished);
+        work()
+    });
+    let thread = setup("start the guest's thread", spawned)?;
+    loop {
+        manager.run().map_err(|e| SuperviseError::Loop(format!("{e:?}")))?;
+        let over = match manager.subscriber_mut(done) {
+            Ok(Subscriber::Done(d)) => d.done,
+            _ => true,
+        };
+        if over {
+            break;
+        }
+    }
+    for id in handlers {
+        signal_hook::low_level::unregister(id);
+    }
+    thread.join().map_err(|_| SuperviseError::Panicked)
+}
+
+struct OnDrop(EventFd);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        // A counter of one cannot overflow.
+        let _ = self.0.write(1);
+    }
+}
