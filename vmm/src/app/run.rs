@@ -19,7 +19,7 @@ use crate::run::{
 };
 use crate::scenario::{BUILTIN, Scenario, builtin};
 use crate::session::{Asked, Control};
-use crate::supervise::supervise;
+use crate::supervise::{Report, supervise};
 use crate::trace::Trace;
 
 /// Largest scenario file, bytes.
@@ -204,7 +204,7 @@ fn read_file(path: &Path, max: u64, what: &str) -> Result<Vec<u8>, Failure> {
 }
 
 /// A bar over all passes' guest time.
-fn progress(scenario: &Scenario, begun: Arc<AtomicU64>) -> Box<dyn FnMut(&Control) + Send> {
+fn progress(scenario: &Scenario, begun: Arc<AtomicU64>) -> Report {
     let duration = scenario.duration_ns;
     let passes = pass_clocks(scenario);
     let bar = ProgressBar::new(duration.saturating_mul(passes.len() as u64));
