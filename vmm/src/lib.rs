@@ -1,6 +1,8 @@
 //! rqscope: owns a guest's time, injects interrupts and steal, reads the guest's run queue from
 //! outside and judges its clock accounting.
+pub mod app;
 pub mod check;
+pub mod cli;
 pub mod clock;
 pub mod engine;
 pub mod firmware;
@@ -11,6 +13,7 @@ pub mod machine;
 pub mod model;
 pub mod mutants;
 pub mod observe;
+pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod schedule;

@@ -52,10 +52,13 @@ struct Interrupts {
     seen: bool,
 }
 
+/// Shows how far a run is.
+pub type Report = Box<dyn FnMut(&Control) + Send>;
+
 /// Calls `report` ten times a second.
 struct Progress {
     timer: TimerFd,
-    report: Box<dyn FnMut(&Control) + Send>,
+    report: Report,
     control: Arc<Control>,
 }
 
@@ -142,7 +145,7 @@ impl MutEventSubscriber for Subscriber {
 pub fn supervise<T: Send + 'static>(
     control: &Arc<Control>,
     watchdog: Duration,
-    report: Option<Box<dyn FnMut(&Control) + Send>>,
+    report: Option<Report>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SuperviseError> {
     let (pipe, signalled) = setup("make a socket pair for signals", UnixStream::pair())?;

@@ -1,0 +1,158 @@
+//! The commands: what `main` runs.
+
+mod doctor;
+mod mutants;
+mod output;
+mod run;
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::check::CheckId;
+use crate::cli::{Cli, Color, Command};
+use crate::kvm::{HostKvm, Kvm, KvmError};
+use crate::scenario::{BUILTIN, builtin};
+use crate::session::chain;
+
+/// Why a command ends without a verdict; each kind has an exit code of its own.
+#[derive(Debug)]
+pub enum Failure {
+    /// Bad usage or input: 2.
+    Input(String),
+    /// This host cannot: 3.
+    Host(String),
+    /// The user broke it off: 130.
+    Interrupted,
+    /// Standard output is closed, as by `head`: nothing more to say.
+    Closed,
+}
+
+impl Failure {
+    fn input(e: &dyn std::error::Error) -> Self {
+        Self::Input(chain(e))
+    }
+
+    fn host(e: &dyn std::error::Error) -> Self {
+        Self::Host(chain(e))
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// Writing to standard output failed.
+    fn from(e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Host(format!("write to standard output: {e}")),
+        }
+    }
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version go to standard output and are no error.
+            let _ = e.print();
+            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let default = || Cli::parse_from(["rqscope", "run"]).command;
+    let result = match cli.command.or_else(default) {
+        Some(Command::Run(args)) => run::command(&args),
+        Some(Command::Scenarios { name }) => scenarios(name.as_deref()),
+        Some(Command::Checks) => checks(),
+        Some(Command::Mutants(args)) => mutants::command(&args),
+        Some(Command::Doctor) => doctor::command(),
+        None => Ok(2),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(Failure::Input(why)) => {
+            eprintln!("rqscope: {why}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Host(why)) => {
+            eprintln!("rqscope: {why}");
+            ExitCode::from(3)
+        }
+        Err(Failure::Interrupted) => ExitCode::from(130),
+        Err(Failure::Closed) => ExitCode::SUCCESS,
+    }
+}
+
+/// `rqscope scenarios`.
+fn scenarios(name: Option<&str>) -> Result<u8, Failure> {
+    let mut out = io::stdout().lock();
+    let Some(name) = name else {
+        let width = BUILTIN.iter().map(|b| b.name.len()).max().unwrap_or(0);
+        for b in BUILTIN {
+            writeln!(out, "{:width$}  {}", b.name, b.summary)?;
+        }
+        return Ok(0);
+    };
+    let Some(b) = builtin(name) else {
+        return Err(Failure::Input(format!(
+            "no built-in scenario is called {name:?}: see `rqscope scenarios`"
+        )));
+    };
+    out.write_all(b.text.as_bytes())?;
+    Ok(0)
+}
+
+/// `rqscope checks`.
+fn checks() -> Result<u8, Failure> {
+    let mut out = io::stdout().lock();
+    let width = CheckId::ALL.iter().map(|id| id.name().len()).max().unwrap_or(0);
+    for id in CheckId::ALL {
+        writeln!(out, "{:width$}  {}", id.name(), id.statement())?;
+    }
+    Ok(0)
+}
+
+/// A guest and the host that it runs on.
+#[derive(Debug)]
+struct Place {
+    /// Where to run a virtual machine; `None` for the model.
+    kvm: Option<Kvm>,
+    /// The host's KVM by name.
+    host_kvm: &'static str,
+}
+
+/// Where to run: what the user asked for, or else a virtual machine if this host can, or else the
+/// model, with a line that says why.
+fn place(asked: Option<crate::cli::Guest>) -> Result<Place, Failure> {
+    use crate::cli::Guest;
+    let opened = Kvm::open();
+    let host_kvm = if opened.is_ok() { HostKvm::detect().name() } else { "none" };
+    match (asked, opened) {
+        (Some(Guest::Model), _) => Ok(Place { kvm: None, host_kvm }),
+        (_, Ok(kvm)) => Ok(Place { kvm: Some(kvm), host_kvm }),
+        (Some(Guest::Firmware), Err(e)) => {
+            let why = "or use --guest model, which needs no virtual machine";
+            Err(Failure::Host(format!("{}; {why}", no_kvm(&e))))
+        }
+        (None, Err(e)) => {
+            eprintln!("rqscope: {}; running on --guest model instead", no_kvm(&e));
+            Ok(Place { kvm: None, host_kvm })
+        }
+    }
+}
+
+fn no_kvm(e: &KvmError) -> String {
+    format!("no KVM: {}", chain(e))
+}
+
+/// Is standard output to be coloured?
+fn color(choice: Color) -> bool {
+    match choice {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => {
+            let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+            io::stdout().is_terminal() && !plain
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `rqscope doctor`.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use super::Failure;
+use crate::check::{NAMES, Status};
+use crate::kvm::{HostKvm, Kvm};
+use crate::machine::FIRMWARE;
+use crate::run::{Planted, pass_on_firmware};
+use crate::scenario::{Scenario, builtin};
+use crate::session::{Control, chain};
+use crate::supervise::supervise;
+use crate::trace::Trace;
+
+/// Says what this host's KVM is and what can run; exit code 3 if no virtual machine can.
+pub fn command() -> Result<u8, Failure> {
+    let mut out = io::stdout().lock();
+    let kvm = match Kvm::open() {
+        Ok(kvm) => kvm,
+        Err(e) => {
+            writeln!(out, "KVM                 none")?;
+            writeln!(out, "  {}", chain(&e))?;
+            writeln!(out, "\n--guest firmware    no, for want of a KVM")?;
+            writeln!(out, "--guest model       yes, needs no virtual machine")?;
+            return Ok(3);
+        }
+    };
+    let host = HostKvm::detect();
+    writeln!(out, "KVM                 {}: {}", host.name(), describe(host))?;
+    for c in kvm.capabilities() {
+        let state = match (c.present, c.required) {
+            (true, _) => "yes",
+            (false, true) => "NO, required",
+            (false, false) => "no",
+        };
+        writeln!(out, "  {:30} {state:13} {}", c.name, c.needed_for)?;
+    }
+    out.flush()?;
+    let (works, firmware) = match boots(kvm) {
+        Ok(()) => (true, "yes, booted and judged just now".to_owned()),
+        Err(why) => (false, format!("no: {why}")),
+    };
+    writeln!(out, "\n--guest firmware    {firmware}")?;
+    writeln!(out, "--guest model       yes, needs no virtual machine")?;
+    Ok(if works { 0 } else { 3 })
+}
+
+fn describe(host: HostKvm) -> &'static str {
+    match host {
+        HostKvm::Vmx => "Intel hardware virtualisation",
+        HostKvm::Svm => "AMD hardware virtualisation",
+        HostKvm::Pvm => {
+            "software virtualisation; the bundled guest runs in KVM's instruction emulator, at about \
+             a million instructions a second"
+        }
+        HostKvm::Unknown | HostKvm::None => "works, but is not one that this program knows",
+    }
+}
+
+/// Boots the bundled guest for two milliseconds of guest time.
+fn boots(kvm: Kvm) -> Result<(), String> {
+    let b = builtin("idle").ok_or("the idle scenario is missing")?;
+    let sets = ["duration=2ms".to_owned(), "tick.rate=1kHz".to_owned()];
+    let scenario = Scenario::load(b.text, b.name, &sets, NAMES).map_err(|e| chain(&e))?;
+    let control = Arc::new(Control::default());
+    let for_guest = control.clone();
+    let clock = scenario.policy.rate_limit_clock;
+    let watchdog = std::time::Duration::from_secs(10);
+    let (pass, _) = supervise(&control, watchdog, None, move || {
+        let (none, trace) = (Planted::default(), Trace::hashed());
+        pass_on_firmware(&kvm, FIRMWARE, &scenario, clock, none, trace, for_guest)
+    })
+    .map_err(|e| chain(&e))?
+    .map_err(|e| chain(&e))?;
+    if let Some((_, why)) = pass.stopped {
+        return Err(why);
+    }
+    match pass.checks.iter().find(|c| c.status == Status::Fail) {
+        Some(c) => Err(format!("it boots, but the check {} fails", c.id.name())),
+        None => Ok(()),
+    }
+}

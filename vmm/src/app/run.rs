@@ -1,0 +1,223 @@
+//! `rqscope run`.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::output::Output;
+use super::{Failure, Place, color, place};
+use crate::check::NAMES;
+use crate::cli::{Format, Guest, RunArgs};
+use crate::firmware::StartError;
+use crate::kvm::Kvm;
+use crate::machine::{FIRMWARE, MachineError};
+use crate::run::{
+    GuestKind, Planted, RunOutcome, Verdict, pass_clocks, pass_on_firmware, pass_on_model,
+};
+use crate::scenario::{BUILTIN, Scenario, builtin};
+use crate::session::{Asked, Control};
+use crate::supervise::{Report, supervise};
+use crate::trace::Trace;
+
+/// Largest scenario file, bytes.
+const MAX_SCENARIO: u64 = 1 << 20;
+/// Largest guest image, bytes: what guest memory holds.
+const MAX_IMAGE: u64 = 16 << 20;
+
+/// Runs a scenario and reports; the exit code is the verdict's.
+pub fn command(args: &RunArgs) -> Result<u8, Failure> {
+    let scenario = load(args)?;
+    if args.firmware.is_some() && args.guest == Some(Guest::Model) {
+        let why = "--firmware needs a virtual machine: leave out --guest model";
+        return Err(Failure::Input(why.into()));
+    }
+    let image = match &args.firmware {
+        None => FIRMWARE.into(),
+        Some(path) => read_file(path, MAX_IMAGE, "--firmware")?,
+    };
+    let asked = args.firmware.as_ref().map_or(args.guest, |_| Some(Guest::Firmware));
+    let Place { kvm, host_kvm } = place(asked)?;
+    let (output, trace) = match &args.out {
+        None => (None, Trace::hashed()),
+        Some(dir) => {
+            let output = Output::create(dir, &scenario).map_err(|e| Failure::input(&e))?;
+            let trace = output.trace().map_err(|e| Failure::input(&e))?;
+            (Some(output), trace)
+        }
+    };
+
+    let control = Arc::new(Control::default());
+    let passes_begun = Arc::new(AtomicU64::new(0));
+    let bar = io::stderr().is_terminal().then(|| progress(&scenario, passes_begun.clone()));
+    let guest = if kvm.is_some() { GuestKind::Firmware } else { GuestKind::Model };
+    let work = Work {
+        kvm,
+        image,
+        trace,
+        control: control.clone(),
+        passes_begun,
+        output: output.clone(),
+        outcome: RunOutcome {
+            source: args.scenario.clone(),
+            sets: args.sets.clone(),
+            guest,
+            host_kvm,
+            passes: Vec::new(),
+            trace_sha256: String::new(),
+            trace_records: 0,
+            scenario,
+        },
+    };
+    let done = supervise(&control, args.watchdog, bar, move || work.run());
+    let (outcome, written) = done.map_err(|e| Failure::host(&e))??;
+
+    if let Some(output) = &output {
+        written.map_err(|e| Failure::Host(format!("write the trace: {e}")))?;
+        output.finish(&outcome).map_err(|e| Failure::host(&e))?;
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    match args.format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, &crate::report::json(&outcome))
+                .map_err(io::Error::from)?;
+            out.write_all(b"\n")?;
+        }
+        Format::Page => crate::report::page(&mut out, &outcome, color(args.color))?,
+    }
+    out.flush()?;
+    drop(out);
+    Ok(exit_code(&outcome))
+}
+
+/// The exit code of a run, and a line on standard error if it broke off.
+fn exit_code(outcome: &RunOutcome) -> u8 {
+    match outcome.passes.iter().find_map(|p| p.stopped.as_ref()) {
+        Some((Asked::ByError, why)) => {
+            eprintln!("rqscope: {why}");
+            2
+        }
+        _ if outcome.verdict() == Verdict::Fail => 1,
+        Some((Asked::ByUser, _)) => 130,
+        None => 0,
+    }
+}
+
+/// What the guest's thread does.
+struct Work {
+    kvm: Option<Kvm>,
+    image: Vec<u8>,
+    trace: Trace,
+    control: Arc<Control>,
+    passes_begun: Arc<AtomicU64>,
+    output: Option<Output>,
+    outcome: RunOutcome,
+}
+
+impl Work {
+    /// All passes, until one breaks off. The second result is how writing the trace went.
+    fn run(mut self) -> Result<(RunOutcome, io::Result<()>), Failure> {
+        for clock in pass_clocks(&self.outcome.scenario) {
+            self.passes_begun.fetch_add(1, Relaxed);
+            let (scenario, control) = (&self.outcome.scenario, self.control.clone());
+            let none = Planted::default();
+            let (pass, trace) = match &self.kvm {
+                Some(kvm) => {
+                    let image = &self.image;
+                    pass_on_firmware(kvm, image, scenario, clock, none, self.trace, control)
+                        .map_err(|e| start_failure(&e))?
+                }
+                None => pass_on_model(scenario, clock, none, self.trace, control).map_err(|e| {
+                    Failure::Input(format!("the guest refuses its boot page: {e:?}"))
+                })?,
+            };
+            self.trace = trace;
+            let over = pass.stopped.is_some();
+            self.outcome.passes.push(pass);
+            if let Some(output) = &self.output {
+                // What is known so far; the hash comes with the last.
+                output.finish(&self.outcome).map_err(|e| Failure::host(&e))?;
+            }
+            if over {
+                break;
+            }
+        }
+        let (hash, records, written) = self.trace.finish();
+        self.outcome.trace_sha256 = hash;
+        self.outcome.trace_records = records;
+        Ok((self.outcome, written))
+    }
+}
+
+/// A guest that cannot be started: its image's fault or the host's.
+pub(super) fn start_failure(e: &StartError) -> Failure {
+    match e {
+        StartError::Machine(MachineError::Image(_)) | StartError::Introspection(_) => {
+            Failure::input(e)
+        }
+        _ => Failure::host(e),
+    }
+}
+
+/// The scenario that the arguments name, with their overrides.
+fn load(args: &RunArgs) -> Result<Scenario, Failure> {
+    let mut sets = args.sets.clone();
+    sets.extend(args.seed.map(|seed| format!("seed={seed}")));
+    let text;
+    let text = match builtin(&args.scenario) {
+        Some(b) => b.text,
+        None => {
+            let path = Path::new(&args.scenario);
+            if !path.exists() {
+                let names: Vec<&str> = BUILTIN.iter().map(|b| b.name).collect();
+                return Err(Failure::Input(format!(
+                    "no built-in scenario and no file is called {:?}; built in are {}",
+                    args.scenario,
+                    names.join(", ")
+                )));
+            }
+            let bytes = read_file(path, MAX_SCENARIO, "scenario")?;
+            text = String::from_utf8(bytes).map_err(|e| {
+                let at = e.utf8_error().valid_up_to();
+                Failure::Input(format!("scenario {}: not UTF-8 at byte {at}", path.display()))
+            })?;
+            &text
+        }
+    };
+    Scenario::load(text, &args.scenario, &sets, NAMES).map_err(|e| Failure::input(&e))
+}
+
+/// A file of at most `max` bytes.
+fn read_file(path: &Path, max: u64, what: &str) -> Result<Vec<u8>, Failure> {
+    use std::io::Read;
+    let fail = |e: io::Error| Failure::Input(format!("{what} {}: {e}", path.display()));
+    let file = std::fs::File::open(path).map_err(fail)?;
+    let mut bytes = Vec::new();
+    file.take(max + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() as u64 > max {
+        let why = format!("{what} {}: larger than {max} bytes", path.display());
+        return Err(Failure::Input(why));
+    }
+    Ok(bytes)
+}
+
+/// A bar over all passes' guest time.
+fn progress(scenario: &Scenario, begun: Arc<AtomicU64>) -> Report {
+    let duration = scenario.duration_ns;
+    let passes = pass_clocks(scenario);
+    let bar = ProgressBar::new(duration.saturating_mul(passes.len() as u64));
+    // The template is a constant of this program; the default style is as good if it were refused.
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}%  {msg}") {
+        bar.set_style(style);
+    }
+    Box::new(move |control| {
+        let pass = begun.load(Relaxed).max(1) - 1;
+        let now = control.now_ns.load(Relaxed);
+        bar.set_position(pass * duration + now.min(duration));
+        let clock = passes.get(pass as usize).map_or("", |c| c.name());
+        let hits = control.hits.load(Relaxed);
+        bar.set_message(format!("{clock}: {} ms of guest time, {hits} probes", now / 1_000_000));
+    })
+}

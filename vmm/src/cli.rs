@@ -1,0 +1,150 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::run::GuestKind;
+use crate::scenario::parse_duration;
+
+/// rqscope injects exact IRQ storms and steal time into a guest kernel, reads its run queue from
+/// outside, and judges whether its clocks are right.
+///
+/// Without a command it runs the default scenario.
+#[derive(Debug, Parser)]
+#[command(name = "rqscope", version, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// What to do; `run` if left out.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 the checks hold, 1 a check failed or a mutant survived, 2 bad usage or input (a guest \
+that breaks off included), 3 this host cannot, 130 interrupted.";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a scenario and judge it.
+    Run(RunArgs),
+    /// List the built-in scenarios, or print one as a file to start from.
+    Scenarios {
+        /// Print this scenario's TOML, for example `default`.
+        name: Option<String>,
+    },
+    /// List the checks and what each states.
+    Checks,
+    /// Plant faults one at a time and show which check catches each.
+    Mutants(MutantsArgs),
+    /// Say what this host's KVM is, what can run here and how to fix what cannot.
+    Doctor,
+}
+
+/// Which guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Guest {
+    /// The bundled bare-metal guest in a virtual machine.
+    Firmware,
+    /// The same kernel in this process, without a virtual machine.
+    Model,
+}
+
+impl From<Guest> for GuestKind {
+    fn from(guest: Guest) -> Self {
+        match guest {
+            Guest::Firmware => Self::Firmware,
+            Guest::Model => Self::Model,
+        }
+    }
+}
+
+/// What to print at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A page to read.
+    #[default]
+    Page,
+    /// One JSON object (docs/json.md).
+    Json,
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Options of `run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// A built-in scenario (see `rqscope scenarios`), or the path of a TOML file.
+    #[arg(default_value = "default", value_name = "SCENARIO")]
+    pub scenario: String,
+    /// The guest [default: firmware, or model where no KVM can be opened].
+    #[arg(long, value_enum)]
+    pub guest: Option<Guest>,
+    /// The seed of every draw, instead of the scenario's; for example 7.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Override a key of the scenario; repeatable. For example --set duration=2s, --set
+    /// irq.nic.rate=20kHz.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+    /// What to print on standard output.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Keep the scenario as run, the trace (JSON Lines, written as it happens) and the result in
+    /// this directory, which must be new or empty; for example out/.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Boot this ELF image, built from firmware/, instead of the bundled one.
+    #[arg(long, value_name = "ELF")]
+    pub firmware: Option<PathBuf>,
+    /// How long the guest may run without asking for anything before it counts as spinning, for
+    /// example 30s.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = watchdog)]
+    pub watchdog: Duration,
+    /// When to colour the page.
+    #[arg(long, value_enum, default_value_t)]
+    pub color: Color,
+}
+
+/// Options of `mutants`.
+#[derive(Args, Debug)]
+pub struct MutantsArgs {
+    /// The guest [default: firmware, or model where no KVM can be opened].
+    #[arg(long, value_enum)]
+    pub guest: Option<Guest>,
+    /// Only these mutants, by name.
+    #[arg(value_name = "MUTANT")]
+    pub names: Vec<String>,
+}
+
+fn watchdog(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Err(e) => Err(e.to_string()),
+        Ok(ns) => match u64::try_from(ns) {
+            Ok(ns) if ns >= 1_000_000_000 => Ok(Duration::from_nanos(ns)),
+            _ => Err("expected at least 1s: a busy host may stop the guest for that long".into()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

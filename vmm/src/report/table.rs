@@ -1,0 +1,193 @@
+//! Aligned columns of at most a page's width, with or without colour.
+
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+
+/// Columns of the page.
+pub(super) const WIDTH: usize = 100;
+
+/// Between two columns.
+const GAP: usize = 2;
+
+/// What a piece of text is, which decides its colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tone {
+    Plain,
+    Heading,
+    Faint,
+    Good,
+    Bad,
+    Warn,
+}
+
+impl Tone {
+    fn style(self) -> Style {
+        let color = |c: AnsiColor| Style::new().fg_color(Some(c.into()));
+        match self {
+            Self::Plain => Style::new(),
+            Self::Heading => Style::new().bold(),
+            Self::Faint => Style::new().dimmed(),
+            Self::Good => color(AnsiColor::Green),
+            Self::Bad => color(AnsiColor::Red).bold(),
+            Self::Warn => color(AnsiColor::Yellow),
+        }
+    }
+}
+
+/// Writes `text` in its tone.
+pub(super) fn paint(out: &mut impl Write, text: &str, tone: Tone, color: bool) -> io::Result<()> {
+    if color && tone != Tone::Plain && !text.is_empty() {
+        let style = tone.style();
+        write!(out, "{style}{text}{style:#}")
+    } else {
+        out.write_all(text.as_bytes())
+    }
+}
+
+/// Which side of its column a cell is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Left,
+    Right,
+}
+
+/// One cell.
+#[derive(Clone, Debug)]
+pub(super) struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    fn width(&self) -> usize {
+        self.text.chars().count()
+    }
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self { text: text.into(), tone: Tone::Plain }
+    }
+}
+
+/// A cell in its tone.
+pub(super) fn cell(text: impl Into<String>, tone: Tone) -> Cell {
+    Cell { text: text.into(), tone }
+}
+
+/// Rows of cells in columns.
+#[derive(Debug)]
+pub(super) struct Table {
+    sides: &'static [Side],
+    heads: Option<Vec<&'static str>>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// An empty table with a column for each side.
+    pub(super) fn new(sides: &'static [Side]) -> Self {
+        Self { sides, heads: None, rows: Vec::new() }
+    }
+
+    /// A table whose columns have heads.
+    pub(super) fn headed(sides: &'static [Side], heads: &[&'static str]) -> Self {
+        Self { heads: Some(heads.to_vec()), ..Self::new(sides) }
+    }
+
+    /// Adds a row; cells that it lacks stay empty.
+    pub(super) fn row<const N: usize>(&mut self, cells: [Cell; N]) {
+        self.rows.push(cells.into());
+    }
+
+    /// Writes the table, indented. Should a number be so long that the columns do not fit the
+    /// page, each cell gets a line of its own instead.
+    pub(super) fn write(&self, out: &mut impl Write, color: bool) -> io::Result<()> {
+        const INDENT: usize = 2;
+        let heads: Option<Vec<Cell>> =
+            self.heads.as_ref().map(|h| h.iter().map(|t| cell(*t, Tone::Faint)).collect());
+        let lines = || heads.iter().chain(&self.rows);
+        let width =
+            |column| lines().filter_map(|r| r.get(column).map(Cell::width)).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.sides.len()).map(width).collect();
+        let total = INDENT + widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+        if total > WIDTH {
+            return self.write_list(out, color);
+        }
+        for row in lines() {
+            let mut owed = INDENT;
+            for ((c, side), width) in row.iter().zip(self.sides).zip(&widths) {
+                let space = width - c.width();
+                let (before, after) = match side {
+                    Side::Left => (0, space),
+                    Side::Right => (space, 0),
+                };
+                if !c.text.is_empty() {
+                    write!(out, "{:1$}", "", owed + before)?;
+                    paint(out, &c.text, c.tone, color)?;
+                    owed = 0;
+                } else {
+                    owed += before;
+                }
+                owed += after + GAP;
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+
+    fn write_list(&self, out: &mut impl Write, color: bool) -> io::Result<()> {
+        for row in &self.rows {
+            for (i, c) in row.iter().enumerate().filter(|(_, c)| !c.text.is_empty()) {
+                let head = self.heads.as_ref().and_then(|h| h.get(i)).filter(|h| !h.is_empty());
+                out.write_all(if i == 0 { b"  " } else { b"    " })?;
+                if let Some(head) = head.filter(|_| i > 0) {
+                    paint(out, &format!("{head} "), Tone::Faint, color)?;
+                }
+                paint(out, &c.text, c.tone, color)?;
+                writeln!(out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(table: &Table, color: bool) -> String {
+        let mut out = Vec::new();
+        table.write(&mut out, color).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn columns_line_up_and_no_line_ends_in_spaces() {
+        use Side::*;
+        let mut t = Table::headed(&[Left, Right, Left], &["name", "n", ""]);
+        t.row(["a".into(), "1,234".into(), "x".into()]);
+        t.row(["longer".into(), "5".into()]);
+        t.row(["".into(), "".into(), "note".into()]);
+        let expected =
+            "  name        n\n  a       1,234  x\n  longer      5\n                 note\n";
+        assert_eq!(text(&t, false), expected);
+    }
+
+    #[test]
+    fn colour_changes_no_place() {
+        let mut t = Table::new(&[Side::Right, Side::Right]);
+        t.row([cell("ab", Tone::Good), cell("c", Tone::Bad)]);
+        assert_eq!(text(&t, true), "  \u{1b}[32mab\u{1b}[0m  \u{1b}[1m\u{1b}[31mc\u{1b}[0m\n");
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_becomes_a_list() {
+        let mut t = Table::headed(&[Side::Left, Side::Right], &["name", "value"]);
+        t.row(["a".into(), "9".repeat(95).into()]);
+        assert_eq!(text(&t, false), format!("  a\n    value {}\n", "9".repeat(95)));
+        let mut t = Table::new(&[Side::Left, Side::Right]);
+        t.row(["a".into(), "9".repeat(96).into()]);
+        assert_eq!(text(&t, false), format!("  a\n    {}\n", "9".repeat(96)));
+    }
+}
