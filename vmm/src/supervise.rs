@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
 use thiserror::Error;
@@ -45,12 +45,15 @@ fn setup<T, E: Into<io::Error>>(
     result.map_err(|e| SuperviseError::Setup { what, source: e.into() })
 }
 
-/// Ctrl-C and SIGTERM: the first ends the run with a report, the second ends the program.
+/// Ctrl-C and SIGTERM: the first ends the run with a report, one that comes later ends the program.
 struct Interrupts {
     pipe: UnixStream,
     control: Arc<Control>,
-    seen: bool,
+    first: Option<Instant>,
 }
+
+/// Signals this close are one request: timeout(1), for one, signals a child and then its whole group.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
 
 /// Shows how far a run is.
 pub type Report = Box<dyn FnMut(&Control) + Send>;
@@ -110,11 +113,11 @@ impl MutEventSubscriber for Subscriber {
             Self::Interrupts(s) => {
                 let mut bytes = [0; 16];
                 let _ = io::Read::read(&mut s.pipe, &mut bytes);
-                if s.seen {
+                let first = *s.first.get_or_insert_with(Instant::now);
+                if first.elapsed() > ONE_REQUEST {
                     // The user insists; what has reached the disk stays.
                     std::process::exit(130);
                 }
-                s.seen = true;
                 s.control.stop();
             }
             Self::Progress(s) => {
@@ -162,7 +165,7 @@ pub fn supervise<T: Send + 'static>(
     let finished = setup("copy an event descriptor", event.try_clone())?;
 
     let mut manager = EventManager::new().map_err(|e| SuperviseError::Loop(format!("{e:?}")))?;
-    let interrupts = Interrupts { pipe, control: control.clone(), seen: false };
+    let interrupts = Interrupts { pipe, control: control.clone(), first: None };
     manager.add_subscriber(Subscriber::Interrupts(interrupts));
     let timer = |period: Duration| -> Result<TimerFd, SuperviseError> {
         let mut timer = setup("make a timer", TimerFd::new())?;
