@@ -137,9 +137,11 @@ impl SchedAvg {
     }
 }
 
-/// `cap_scale(v, SCHED_CAPACITY_SCALE)`: the kernel's product and shift lose the top ten bits.
+/// `cap_scale(v, SCHED_CAPACITY_SCALE)` of an unsigned `v`: the product and the shift lose the top
+/// ten bits. A second time loses no more.
+#[inline]
 fn cap_scale_full(v: u64) -> u64 {
-    v.wrapping_mul(1 << SCHED_CAPACITY_SHIFT) >> SCHED_CAPACITY_SHIFT
+    v << SCHED_CAPACITY_SHIFT >> SCHED_CAPACITY_SHIFT
 }
 
 impl Kernel {
@@ -151,7 +153,7 @@ impl Kernel {
 
     /// Accumulates `running` ns of IRQ and steal time, assumed to lie just before the update.
     pub fn update_irq_load_avg(&mut self, running: u64) -> bool {
-        let running = cap_scale_full(cap_scale_full(running));
+        let running = cap_scale_full(running);
         let clock = self.rq.clock;
         let avg = &mut self.rq.avg_irq;
         let before = avg.update_load_sum(clock.wrapping_sub(running), 0, 0, false);
@@ -169,8 +171,10 @@ impl Kernel {
             self.sync_idle_rq_clock_pelt();
             return;
         }
-        let scaled = cap_scale_full(cap_scale_full(delta as u64));
-        self.rq.clock_pelt = self.rq.clock_pelt.wrapping_add(scaled);
+        // The first cap_scale() is unsigned and loses the top ten bits; the second is signed, because
+        // x86's arch_scale_freq_capacity() is a long, and extends what is left from bit 53.
+        let scaled = delta << SCHED_CAPACITY_SHIFT >> SCHED_CAPACITY_SHIFT;
+        self.rq.clock_pelt = self.rq.clock_pelt.wrapping_add(scaled as u64);
     }
 
     /// `_update_idle_rq_clock_pelt()`.
