@@ -249,6 +249,7 @@ impl Kernel {
                 psi_irq_time: 0,
                 avg_irq: AVG,
                 leaf_cfs_rq_list: LIST,
+                tmp_alone_branch: 0,
             },
             cpu_irqtime: Irqtime {
                 total: 0,
@@ -495,9 +496,9 @@ impl Kernel {
             self.try_to_wake_up(hw, pid);
         }
         if now >= self.next_tick_ns {
-            let ticks = (now - self.next_tick_ns) / self.tick_period_ns + 1;
+            let ticks = ((now - self.next_tick_ns) / self.tick_period_ns).wrapping_add(1);
             self.jiffies = self.jiffies.wrapping_add(ticks);
-            self.next_tick_ns = self.next_tick_ns.wrapping_add(ticks * self.tick_period_ns);
+            self.next_tick_ns = self.next_tick_ns.wrapping_add(ticks.wrapping_mul(self.tick_period_ns));
             self.sched_tick(hw);
             if self.offline_ns != 0 && now >= self.offline_ns && self.cpu_active {
                 self.set_rq_offline(hw);
