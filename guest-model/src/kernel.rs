@@ -375,7 +375,6 @@ impl Kernel {
         e.next = NONE;
         e.prev = NONE;
         e.load_weight = scale_load(spec.weight.into());
-        self.init_entity_averages(pid);
     }
 
     fn set_curr(&mut self, pid: u16) {
@@ -384,7 +383,8 @@ impl Kernel {
     }
 
     /// `try_to_wake_up()`: a task that sleeps becomes runnable and may preempt; one that runs
-    /// remembers the wake-up, so that a partner's ping is not lost.
+    /// remembers the wake-up, so that a partner's ping is not lost. The first wake-up of a task, and
+    /// each one of a [`TASK_FORK`], is `wake_up_new_task()`.
     pub fn try_to_wake_up<H: Hardware>(&mut self, hw: &mut H, pid: u16) {
         if self.is_queued(pid) {
             self.tasks[pid as usize].wake_pending = true;
@@ -397,7 +397,7 @@ impl Kernel {
         t.state = TaskState::Running;
         t.wake_pending = false;
         t.burn_left_ns = draw(&mut t.rng, t.spec.burn_min_ns, t.spec.burn_max_ns);
-        if t.spec.flags & TASK_FORK != 0 {
+        if !self.ses[task_se(pid)].attached {
             self.init_entity_averages(pid);
         }
         self.update_rq_clock(hw);
@@ -498,7 +498,8 @@ impl Kernel {
         if now >= self.next_tick_ns {
             let ticks = ((now - self.next_tick_ns) / self.tick_period_ns).wrapping_add(1);
             self.jiffies = self.jiffies.wrapping_add(ticks);
-            self.next_tick_ns = self.next_tick_ns.wrapping_add(ticks.wrapping_mul(self.tick_period_ns));
+            self.next_tick_ns =
+                self.next_tick_ns.wrapping_add(ticks.wrapping_mul(self.tick_period_ns));
             self.sched_tick(hw);
             if self.offline_ns != 0 && now >= self.offline_ns && self.cpu_active {
                 self.set_rq_offline(hw);
@@ -531,7 +532,8 @@ impl Kernel {
         }
     }
 
-    /// `__schedule()`.
+    /// `__schedule()`. A CPU that goes idle decays what is blocked, as `sched_balance_newidle()` does
+    /// where there are other CPUs to pull from.
     pub fn schedule<H: Hardware>(&mut self, hw: &mut H) {
         self.update_rq_clock(hw);
         let prev = self.curr;
@@ -549,7 +551,7 @@ impl Kernel {
             return;
         }
         if prev != IDLE_PID {
-            self.put_prev_task_fair(hw, prev);
+            self.put_prev_task_fair(hw, prev, next);
         }
         if next == IDLE_PID {
             self.update_idle_rq_clock_pelt();

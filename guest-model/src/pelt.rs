@@ -1,6 +1,5 @@
 //! Per-entity load tracking in the kernel's integer arithmetic (kernel/sched/pelt.c, pelt.h).
 
-use crate::fair::scale_load_down;
 use crate::kernel::Kernel;
 use crate::wire::IDLE_PID;
 
@@ -46,25 +45,47 @@ pub struct SchedAvg {
 }
 
 /// `val * y^n`, in the kernel's rounding.
-pub fn decay_load(mut val: u64, n: u64) -> u64 {
-    if n > LOAD_AVG_PERIOD * 63 {
-        return 0;
-    }
-    let mut local_n = n;
-    if local_n >= LOAD_AVG_PERIOD {
-        val >>= local_n / LOAD_AVG_PERIOD;
-        local_n %= LOAD_AVG_PERIOD;
-    }
-    let inv = RUNNABLE_AVG_YN_INV[(local_n & 31) as usize];
-    ((u128::from(val) * u128::from(inv)) >> 32) as u64
+pub fn decay_load(val: u64, n: u64) -> u64 {
+    Decay::over(n).apply(val)
 }
 
-/// Contribution of a span that ends the period begun `d1` units before its end, crosses `periods`
-/// boundaries and reaches `d3` units into the last period.
-fn accumulate_pelt_segments(periods: u64, d1: u32, d3: u32) -> u32 {
-    let c1 = decay_load(u64::from(d1), periods) as u32;
-    let c2 = LOAD_AVG_MAX - decay_load(u64::from(LOAD_AVG_MAX), periods) as u32 - 1024;
-    c1.wrapping_add(c2).wrapping_add(d3)
+/// y^n, split as `decay_load()` does: a power of one half and a fraction.
+#[derive(Clone, Copy)]
+struct Decay {
+    shift: u32,
+    inv: u32,
+}
+
+impl Decay {
+    #[inline]
+    fn over(n: u64) -> Self {
+        if n > LOAD_AVG_PERIOD * 63 {
+            return Self { shift: 0, inv: 0 };
+        }
+        let n = n as u32;
+        Self { shift: n / 32, inv: RUNNABLE_AVG_YN_INV[(n % 32) as usize] }
+    }
+
+    #[inline]
+    fn apply(self, val: u64) -> u64 {
+        ((u128::from(val >> self.shift) * u128::from(self.inv)) >> 32) as u64
+    }
+
+    /// [`Decay::apply`], in 64 bits.
+    #[inline]
+    fn apply_u32(self, val: u32) -> u32 {
+        (((u64::from(val) >> self.shift) * u64::from(self.inv)) >> 32) as u32
+    }
+
+    /// `__accumulate_pelt_segments()`: contribution of a span that begins `d1` units before the end
+    /// of a period, crosses the boundaries that this is the decay of, and reaches `d3` units into
+    /// the last period.
+    #[inline]
+    fn segments(self, d1: u32, d3: u32) -> u32 {
+        let c1 = self.apply_u32(d1);
+        let c2 = LOAD_AVG_MAX.wrapping_sub(self.apply_u32(LOAD_AVG_MAX)).wrapping_sub(1024);
+        c1.wrapping_add(c2).wrapping_add(d3)
+    }
 }
 
 impl SchedAvg {
@@ -80,13 +101,13 @@ impl SchedAvg {
         delta += u64::from(self.period_contrib);
         let periods = delta / 1024;
         if periods != 0 {
-            self.load_sum = decay_load(self.load_sum, periods);
-            self.runnable_sum = decay_load(self.runnable_sum, periods);
-            self.util_sum = decay_load(u64::from(self.util_sum), periods) as u32;
+            let y = Decay::over(periods);
+            self.load_sum = y.apply(self.load_sum);
+            self.runnable_sum = y.apply(self.runnable_sum);
+            self.util_sum = y.apply_u32(self.util_sum);
             delta %= 1024;
             if load != 0 {
-                let d1 = 1024u32.wrapping_sub(self.period_contrib);
-                contrib = accumulate_pelt_segments(periods, d1, delta as u32);
+                contrib = y.segments(1024u32.wrapping_sub(self.period_contrib), delta as u32);
             }
         }
         self.period_contrib = delta as u32;
@@ -193,18 +214,6 @@ impl Kernel {
             self.rq.lost_idle_time = self.rq.lost_idle_time.wrapping_add(lost);
         }
         self.sync_idle_rq_clock_pelt();
-    }
-
-    /// `__update_load_avg_cfs_rq()`: true if the averages changed.
-    pub(crate) fn update_load_avg_cfs_rq(&mut self, now: u64, cfs: usize) -> bool {
-        let q = &mut self.cfs_rqs[cfs];
-        let load = scale_load_down(q.load_weight);
-        let running = q.curr != crate::wire::NONE;
-        let due = q.avg.update_load_sum(now, load, u64::from(q.h_nr_runnable), running);
-        if due {
-            q.avg.update_load_avg(1);
-        }
-        due
     }
 }
 
