@@ -22,4 +22,8 @@ pub mod psi;
 pub mod rq;
 pub mod softirq;
 pub mod tg;
+pub mod timer;
 pub mod wire;
+
+#[cfg(test)]
+mod machine;

@@ -104,3 +104,6 @@ impl Kernel {
         self.cfs_rqs[cfs].on_list = 0;
     }
 }
+
+#[cfg(test)]
+mod tests;

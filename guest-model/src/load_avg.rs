@@ -348,3 +348,6 @@ impl Kernel {
         e.attached = false;
     }
 }
+
+#[cfg(test)]
+mod tests;

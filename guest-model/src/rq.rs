@@ -121,3 +121,6 @@ impl Kernel {
         self.update_rq_clock_pelt(if wall { wall_delta } else { delta });
     }
 }
+
+#[cfg(test)]
+mod tests;

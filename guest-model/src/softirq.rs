@@ -133,3 +133,6 @@ pub fn step<C: Cpu>(cpu: &mut C) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -96,3 +96,6 @@ impl Kernel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

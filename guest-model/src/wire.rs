@@ -303,3 +303,6 @@ impl BootPage {
         Ok(policy)
     }
 }
+
+#[cfg(test)]
+mod tests;
