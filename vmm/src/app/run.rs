@@ -78,18 +78,25 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
         written.map_err(|e| Failure::Host(format!("write the trace: {e}")))?;
         output.finish(&outcome).map_err(|e| Failure::host(&e))?;
     }
+    match print(&outcome, args) {
+        // A reader that has seen enough, as `head`: the verdict is none the less.
+        Ok(()) | Err(Failure::Closed) => Ok(exit_code(&outcome)),
+        Err(e) => Err(e),
+    }
+}
+
+/// The report, on standard output.
+fn print(outcome: &RunOutcome, args: &RunArgs) -> Result<(), Failure> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     match args.format {
         Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &crate::report::json(&outcome))
+            serde_json::to_writer_pretty(&mut out, &crate::report::json(outcome))
                 .map_err(io::Error::from)?;
             out.write_all(b"\n")?;
         }
-        Format::Page => crate::report::page(&mut out, &outcome, color(args.color))?,
+        Format::Page => crate::report::page(&mut out, outcome, color(args.color))?,
     }
-    out.flush()?;
-    drop(out);
-    Ok(exit_code(&outcome))
+    Ok(out.flush()?)
 }
 
 /// The exit code of a run, and a line on standard error if it broke off.
