@@ -414,3 +414,6 @@ fn registers(r: &kvm_regs) -> String {
         r.r15
     )
 }
+
+#[cfg(test)]
+mod tests;

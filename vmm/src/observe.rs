@@ -88,6 +88,12 @@ impl Observer {
         Ok(())
     }
 
+    /// The guest stopped in the middle of whatever it did: the open call did not complete. Returns the
+    /// run queue at its entry.
+    pub fn abandon(&mut self) -> Option<RqView> {
+        self.open.take().map(|open| open.rq)
+    }
+
     /// The run is over: completes the last call and returns the run queue as it is.
     pub fn finish<V: GuestView>(
         &mut self,
