@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::host::virtual_machines;
 use crate::program::{Running, Scratch, command, number};
+use crate::repeatability::the_books_balance;
 
 /// Starts a run of an hour of guest time on `guest`, interrupts it with `signal` once there is some
 /// trace, and looks at what it leaves.
@@ -30,6 +31,7 @@ fn interrupt(guest: &str, signal: &str) {
     let result: Value = serde_json::from_str(&read("result.json")).unwrap();
     assert_eq!(result["verdict"], "incomplete");
     assert_eq!(result["stopped_by"], "user");
+    the_books_balance(&result);
     let elapsed = number(&result, "/elapsed_ns");
     assert!(elapsed > 0 && elapsed < 3_600_000_000_000, "{elapsed}");
     let mut records = 0;
