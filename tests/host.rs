@@ -29,10 +29,10 @@ pub fn skipped<T>(why: &str) -> Option<T> {
     None
 }
 
-/// A command after which a program sees no KVM, as leading words: `hide` is a shell command that is
-/// run before it in a mount namespace of its own. `None` if this user may not make one.
-pub fn without_kvm(hide: &str) -> Option<Vec<String>> {
-    let script = format!("{hide} && exec \"$0\" \"$@\"");
+/// A command, as leading words, that runs a program in a mount namespace of its own once the shell
+/// command `mount` has run there. `None` if this user may not make one.
+pub fn behind(mount: &str) -> Option<Vec<String>> {
+    let script = format!("{mount} && exec \"$0\" \"$@\"");
     for namespace in [&["--mount"][..], &["--map-root-user", "--mount"]] {
         let mut wrapper = vec!["unshare".to_owned()];
         wrapper.extend(namespace.iter().map(|&s| s.to_owned()));
@@ -41,7 +41,7 @@ pub fn without_kvm(hide: &str) -> Option<Vec<String>> {
             return Some(wrapper);
         }
     }
-    skipped("KVM cannot be hidden: this user may not make a mount namespace")
+    skipped("this user may not make a mount namespace")
 }
 
 /// Does `true` run behind these words?

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::host::virtual_machines;
-use crate::program::{Running, Scratch, command, number};
+use crate::program::{Running, Scratch, command, command_after, number};
 use crate::repeatability::the_books_balance;
 
 /// Starts a run of an hour of guest time on `guest`, interrupts it with `signal` once there is some
@@ -56,4 +56,18 @@ fn sigterm_does_as_ctrl_c_does() {
 fn ctrl_c_in_a_run_in_a_virtual_machine_keeps_report_result_and_trace() {
     let Some(()) = virtual_machines() else { return };
     interrupt("firmware", "INT");
+}
+
+#[test]
+fn ctrl_c_in_the_mutants_ends_them_after_those_that_ran() {
+    let Some(()) = virtual_machines() else { return };
+    let scratch = Scratch::new();
+    let script = format!("exec \"$0\" \"$@\" >'{}'", scratch.arg("seen"));
+    let shell = ["sh", "-c", &script].map(str::to_owned);
+    let mut hunt = Running::start(&mut command_after(&shell, ["mutants", "--guest=firmware"]));
+    let seen = || fs::read_to_string(scratch.path("seen")).unwrap_or_default();
+    hunt.wait_until("a mutant is killed", || seen().contains("killed by"));
+    hunt.signal("INT");
+    hunt.wait().ends_with(130);
+    assert!(!seen().contains(" survive"), "{}", seen());
 }

@@ -1,6 +1,6 @@
 //! Hosts on which no KVM can be opened: made by hiding the device from the program.
 
-use crate::host::{kvm, virtual_machines, without_kvm};
+use crate::host::{behind, kvm, virtual_machines};
 use crate::program::{Done, Running, Scratch, command_after, rqscope};
 
 /// No `/dev/kvm` at all.
@@ -13,8 +13,8 @@ fn run_after(wrapper: &[String], args: &[&str]) -> Done {
 }
 
 #[test]
-fn the_firmware_without_kvm_is_exit_code_3_with_reason_and_fix_in_one_line() {
-    let Some(hidden) = without_kvm(MISSING) else { return };
+fn the_firmware_behind_is_exit_code_3_with_reason_and_fix_in_one_line() {
+    let Some(hidden) = behind(MISSING) else { return };
     let done = run_after(&hidden, &["run", "--guest", "firmware"]).ends_with(3).in_one_line();
     let done = done.says("open /dev/kvm: no such device").says("load kvm_intel or kvm_amd");
     assert_eq!(done.says("or use --guest model").stdout, "");
@@ -22,14 +22,17 @@ fn the_firmware_without_kvm_is_exit_code_3_with_reason_and_fix_in_one_line() {
 }
 
 #[test]
-fn a_plain_run_without_kvm_says_so_in_one_line_and_runs_the_model() {
-    let Some(hidden) = without_kvm(MISSING) else { return };
+fn a_plain_run_behind_says_so_in_one_line_and_runs_the_model() {
+    let Some(hidden) = behind(MISSING) else { return };
     let args = ["run", "--set=duration=20ms", "--format=json"];
     let done = run_after(&hidden, &args).ends_with(0).in_one_line();
     let done = done.says("no such device").says("running on --guest model instead");
     let json = done.json();
     assert_eq!((&json["guest"]["kind"], &json["host"]["kvm"]), (&"model".into(), &"none".into()));
     assert_eq!(json["verdict"], "pass");
+    // A command line without a word is the same with the default scenario, whole.
+    let page = run_after(&hidden, &[]).ends_with(0).in_one_line().stdout;
+    assert!(page.starts_with("rqscope default\n") && page.contains("PASS"), "{page}");
     // Who asks for the model need not be told.
     let args = ["run", "--guest=model", "--set=duration=20ms"];
     assert_eq!(run_after(&hidden, &args).ends_with(0).stderr, "");
@@ -37,7 +40,7 @@ fn a_plain_run_without_kvm_says_so_in_one_line_and_runs_the_model() {
 
 #[test]
 fn the_doctor_says_what_is_missing_and_what_runs_all_the_same() {
-    let Some(hidden) = without_kvm(MISSING) else { return };
+    let Some(hidden) = behind(MISSING) else { return };
     let done = run_after(&hidden, &["doctor"]).ends_with(3).stdout;
     for part in ["KVM                 none", "load kvm_intel", "--guest model       yes"] {
         assert!(done.contains(part), "{part:?} in {done}");
@@ -48,7 +51,7 @@ fn the_doctor_says_what_is_missing_and_what_runs_all_the_same() {
 fn a_device_that_is_not_kvm_is_not_taken_for_one() {
     // The mount needs a device to cover.
     let Some(()) = virtual_machines() else { return };
-    let Some(hidden) = without_kvm(NOT_KVM) else { return };
+    let Some(hidden) = behind(NOT_KVM) else { return };
     let done = run_after(&hidden, &["run", "--guest", "firmware"]).ends_with(3).in_one_line();
     done.says("/dev/kvm: Inappropriate ioctl for device").says("dmesg");
 }
@@ -59,7 +62,7 @@ fn a_device_that_this_user_may_not_open_is_answered_with_the_group() {
     let scratch = Scratch::new();
     let locked = scratch.file("kvm", "");
     let lock = format!("chmod 0 '{locked}' && mount --bind '{locked}' /dev/kvm");
-    let Some(mut hidden) = without_kvm(&lock) else { return };
+    let Some(mut hidden) = behind(&lock) else { return };
     hidden.extend(["setpriv", "--reuid=65534", "--clear-groups"].map(str::to_owned));
     let done = run_after(&hidden, &["run", "--guest", "firmware"]);
     if done.code == Some(126) || done.code == Some(127) || done.code == Some(1) {

@@ -4,7 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::program::{Scratch, number, rqscope, text};
+use crate::host::behind;
+use crate::program::{Running, Scratch, command_after, number, rqscope, text};
 
 #[test]
 fn the_output_directory_holds_scenario_trace_result_and_report() {
@@ -70,4 +71,16 @@ fn an_output_directory_that_cannot_be_used_is_refused_before_the_run() {
     run(&scratch.arg("file/below")).says("--out: make directory").says("Not a directory");
     run("/proc/rqscope").says("--out: make directory /proc/rqscope");
     assert_eq!(fs::read_to_string(full).unwrap(), "precious");
+}
+
+#[test]
+fn a_full_disk_is_an_error_but_the_report_is_printed() {
+    let scratch = Scratch::new();
+    let disk = scratch.arg("");
+    let Some(small) = behind(&format!("mount -t tmpfs -o size=256k none '{disk}'")) else { return };
+    let args = ["run", "default", "--guest=model", "--set=duration=200ms", "--out"];
+    let mut command = command_after(&small, args);
+    let done = Running::start(command.arg(scratch.path("out"))).wait().ends_with(3).in_one_line();
+    let done = done.says("--out: write").says("No space left on device");
+    assert!(done.stdout.contains("PASS"), "{}", done.stdout);
 }
