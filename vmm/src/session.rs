@@ -133,8 +133,6 @@ pub struct Session<I> {
     checks: Checks,
     trace: Trace,
     control: Arc<Control>,
-    last_rq: RqView,
-    last_call: Option<Call>,
     exits: u64,
     exits_at_instant: u64,
     instant_ns: u64,
@@ -160,8 +158,6 @@ impl<I: Injections> Session<I> {
             checks: Checks::new(setup),
             trace,
             control,
-            last_rq: RqView::default(),
-            last_call: None,
             exits: 0,
             exits_at_instant: 0,
             instant_ns: 0,
@@ -239,13 +235,9 @@ impl<I: Injections> Session<I> {
             steal_ns: ledger.steal_counter_ns as u64,
             irq_ns: ledger.irq_ns(),
         };
-        let (checks, last_rq) = (&mut self.checks, &mut self.last_rq);
-        self.last_call = Some(call);
+        let checks = &mut self.checks;
         self.observer
-            .hit(view, call, mark, &mut self.trace, |step| {
-                *last_rq = step.after;
-                checks.step(step);
-            })
+            .hit(view, call, mark, &mut self.trace, |step| checks.step(step))
             .map_err(Stop::View)
     }
 
@@ -265,7 +257,7 @@ impl<I: Injections> Session<I> {
             return Err(Stop::Stuck {
                 exits: self.exits_at_instant,
                 at_ns: now,
-                last: self.last_call.map_or("none".into(), |c| format!("{c:?}")),
+                last: self.observer.last().map_or("none".into(), |(c, _)| format!("{c:?}")),
             });
         }
         self.exits += 1;
@@ -288,12 +280,13 @@ impl<I: Injections> Session<I> {
         let mut cfs_rqs: Vec<CfsRqView> = Vec::new();
         let mut psi: Vec<PsiView> = Vec::new();
         let mut costs = None;
-        let (checks, last_rq) = (&mut self.checks, &mut self.last_rq);
+        let mut last_rq = self.observer.last().map_or_else(RqView::default, |(_, rq)| rq);
+        let checks = &mut self.checks;
         let read = self
             .observer
             .finish(view, now, &mut self.trace, |step| checks.step(step))
             .and_then(|rq| {
-                *last_rq = rq;
+                last_rq = rq;
                 for group in 0..self.groups {
                     cfs_rqs.push(view.cfs_rq(group)?);
                     psi.push(view.psi_group(group)?);
@@ -306,7 +299,7 @@ impl<I: Injections> Session<I> {
         }
         let end = Final {
             at_ns: now,
-            rq: self.last_rq,
+            rq: last_rq,
             cfs_rqs: &cfs_rqs,
             psi: &psi,
             ledger: self.engine.ledger(),
@@ -316,7 +309,7 @@ impl<I: Injections> Session<I> {
         let outcome = PassOutcome {
             policy: self.policy,
             elapsed_ns: now,
-            rq: self.last_rq,
+            rq: last_rq,
             ledger: self.engine.ledger().clone(),
             irqs_waiting: self.engine.waiting(),
             hits: self.observer.hits(),

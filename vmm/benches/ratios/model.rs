@@ -1,0 +1,168 @@
+//! The guest model's rules, and a whole `--guest model` run.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use guest_model::hardware::{Hardware, Probe};
+use guest_model::kernel::Kernel;
+use rqscope::check::NAMES;
+use rqscope::run::{Planted, pass_on_model};
+use rqscope::scenario::{Scenario, builtin};
+use rqscope::session::PassOutcome;
+use rqscope::trace::{Kind, Record, Trace};
+
+use crate::paired::pair;
+
+/// A clock and a steal counter that are set, and nothing else.
+struct Inputs {
+    now_ns: u64,
+    steal_ns: u64,
+}
+
+impl Hardware for Inputs {
+    fn sched_clock_cpu(&mut self) -> u64 {
+        self.now_ns
+    }
+    fn steal_clock(&mut self) -> u64 {
+        self.steal_ns
+    }
+    fn probe(&mut self, _: &mut Kernel, _: Probe) {}
+    fn set_timer(&mut self, _: u64) {}
+    fn irq_status(&mut self, _: &mut Kernel, _: u16) -> u32 {
+        0
+    }
+}
+
+/// What happens between two updates: wall, IRQ and steal time, ns. Interrupts at two updates of
+/// three, steal at one of eight, some of both more than fits.
+fn steps() -> Vec<[u64; 3]> {
+    let mut x = 0x9e37_79b9_7f4a_7c15u64;
+    let mut draw = |below: u64| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x % below
+    };
+    (0..4096)
+        .map(|_| {
+            let irq = if draw(3) == 0 { 0 } else { draw(20_000) };
+            let steal = if draw(8) == 0 { draw(100_000) } else { 0 };
+            [draw(100_000), irq, steal]
+        })
+        .collect()
+}
+
+/// Clock updates of one batch of the bare rules.
+const UPDATES: usize = 1 << 20;
+
+/// Updates of a kernel's run-queue clock from the inputs of `steps`.
+fn bare_rules(kernel: &mut Kernel, hw: &mut Inputs, steps: &[[u64; 3]]) {
+    for [wall, irq, steal] in steps.iter().cycle().take(UPDATES) {
+        hw.now_ns += wall;
+        kernel.cpu_irqtime.total += irq;
+        hw.steal_ns += steal;
+        kernel.update_rq_clock(hw);
+    }
+    black_box(&kernel.rq);
+}
+
+/// Steps of xorshift64: six instructions of one cycle each that all wait for the one before, so a
+/// step measures six clock cycles at the speed that the CPU has just then.
+const CYCLES_PER_STEP: f64 = 6.0;
+
+fn xorshift_steps(count: u32) {
+    let mut x = black_box(1u64);
+    for _ in 0..count {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+    }
+    black_box(x);
+}
+
+/// One pass of the default scenario; the second result is the trace's number of records.
+fn whole_run(scenario: &Scenario) -> (PassOutcome, u64) {
+    let clock = scenario.policy.rate_limit_clock;
+    let none = Planted::default();
+    let (outcome, trace) =
+        pass_on_model(scenario, clock, none, Trace::hashed(), Arc::default()).unwrap();
+    assert!(outcome.stopped.is_none(), "{:?}", outcome.stopped);
+    (outcome, trace.finish().1)
+}
+
+/// As many records as `records`, hashed as a run's are.
+fn hash_alone(records: u64) {
+    let mut trace = Trace::hashed();
+    for i in 0..records {
+        trace.push(Record::host(i, Kind::Irq, [i, 1, 2]));
+    }
+    black_box(trace.finish().0);
+}
+
+fn default_scenario(duration: &str) -> Scenario {
+    let sets = [format!("duration={duration}")];
+    Scenario::load(builtin("default").unwrap().text, "default", &sets, NAMES).unwrap()
+}
+
+/// Prints the figures.
+pub fn run(rounds: usize) {
+    let steps = steps();
+    let (mut kernel, mut hw) = (Box::<Kernel>::default(), Inputs { now_ns: 0, steal_ns: 0 });
+    // A running task: what an idle CPU does is less.
+    kernel.curr = 2;
+    println!("model: one update_rq_clock() with IRQ and steal inputs / one clock cycle");
+    let cycles = pair(
+        rounds,
+        || bare_rules(&mut kernel, &mut hw, &steps),
+        || xorshift_steps(UPDATES as u32),
+    );
+    println!(
+        "  rules alone (goal: 20 M updates/s a core)    {}",
+        cycles.ratio.times(CYCLES_PER_STEP)
+    );
+    println!(
+        "    at this run's clock: {:.1} M updates/s",
+        per_us(UPDATES as f64, cycles.a_ns.median)
+    );
+
+    let scenario = default_scenario("600ms");
+    let (outcome, records) = whole_run(&scenario);
+    let updates = outcome.measured.accounted.updates;
+    println!(
+        "model: a whole run (engine, rules, checks, hash) of {records} events, {updates} of them updates"
+    );
+    let whole = pair(rounds, || drop(whole_run(&scenario)), || hash_alone(records));
+    println!("  whole run / hashing its trace alone          {}", whole.ratio);
+    let a = whole.a_ns.median;
+    let (m_events, m_updates) = (per_us(records as f64, a), per_us(updates as f64, a));
+    println!("    at this run's clock: {m_events:.2} M events/s, {m_updates:.2} M updates/s");
+    let repeat = records as f64 / UPDATES as f64;
+    let whole =
+        pair(rounds, || drop(whole_run(&scenario)), || bare_rules(&mut kernel, &mut hw, &steps));
+    println!("  one event of it / one update by the rules    {}", whole.ratio.times(1.0 / repeat));
+}
+
+/// Millions a second.
+fn per_us(count: f64, ns: f64) -> f64 {
+    count * 1000.0 / ns
+}
+
+/// Prints the peak of this process's memory after runs of 10^4 events and each power of ten up to
+/// 10^`decades`.
+pub fn memory(decades: u32) {
+    println!("memory: peak resident set after a `--guest model` run of so many events");
+    let (_, records) = whole_run(&default_scenario("100ms"));
+    let ns_per_event = 100_000_000 / records;
+    for decade in 4..=decades {
+        let duration = 10u64.pow(decade).saturating_mul(ns_per_event);
+        let (_, records) = whole_run(&default_scenario(&format!("{duration}ns")));
+        println!("  {records:11} events: {}", peak_rss());
+    }
+}
+
+/// `VmHWM` of proc(5), as it is written there.
+fn peak_rss() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.map_or("unknown: no /proc/self/status".into(), |kb| kb.trim().into())
+}

@@ -1,0 +1,88 @@
+//! A full introspection snapshot against copying the same structures out of guest memory.
+//!
+//! The copy knows where each structure is in guest physical memory and looks at nothing: one
+//! `read_slice` for each structure whose members the snapshot reads. The snapshot walks page tables,
+//! follows and checks the list and each pointer, and decodes members into views.
+
+use std::hint::black_box;
+
+use guest_model::cputime::Irqtime;
+use guest_model::fair::{CfsRq, TaskGroup};
+use guest_model::kernel::{Costs, Kernel};
+use guest_model::psi::PsiGroupCpu;
+use guest_model::rq::Rq;
+use rqscope::introspect::Snapshot;
+use rqscope::introspect::bundled::BundledSymbols;
+use rqscope::introspect::symbols::SymbolSource;
+use rqscope::kvm::Kvm;
+use rqscope::machine::FIRMWARE;
+use rqscope::machine::layout::KERNEL_BASE;
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::guest::Guest;
+use crate::paired::pair;
+
+/// The structures of a guest with `groups` groups, as guest physical address and size.
+fn structures(groups: usize) -> Vec<(GuestAddress, usize)> {
+    use std::mem::{offset_of, size_of};
+    let rq = BundledSymbols::of_image(FIRMWARE).unwrap().address("runqueues").unwrap();
+    let kernel = rq - KERNEL_BASE - offset_of!(Kernel, rq) as u64;
+    let at = |offset: usize, size: usize| (GuestAddress(kernel + offset as u64), size);
+    let mut all = vec![
+        at(offset_of!(Kernel, rq), size_of::<Rq>()),
+        at(offset_of!(Kernel, cpu_irqtime), size_of::<Irqtime>()),
+        at(offset_of!(Kernel, psi_seq), size_of::<u32>()),
+        at(offset_of!(Kernel, costs), size_of::<Costs>()),
+    ];
+    for i in 0..groups {
+        let mut element = |offset: usize, size: usize| all.push(at(offset + i * size, size));
+        element(offset_of!(Kernel, task_groups), size_of::<TaskGroup>());
+        element(offset_of!(Kernel, cfs_rqs), size_of::<CfsRq>());
+        element(offset_of!(Kernel, psi_groups), size_of::<PsiGroupCpu>());
+    }
+    all
+}
+
+/// Prints the figures at `leaves` leaf cfs_rqs, the root's among them.
+fn at(kvm: &Kvm, rounds: usize, leaves: usize) {
+    let count = leaves - 1;
+    let scenario = format!(
+        "duration = \"1s\"\npolicy.compare = []\n[[group]]\npath = \"g\"\nweight = 100\n\
+         count = {count}\n[[task]]\nname = \"t\"\ngroup = \"g\"\nburn = \"1ms\"\ncount = {count}\n"
+    );
+    let guest = Guest::boot(kvm, &scenario, |_, seen| seen.leaf_cfs_rqs.len() == leaves);
+    let memory = &guest.machine.memory;
+    let structures = structures(leaves);
+    let mut bytes = vec![0; structures.iter().map(|(_, size)| size).sum()];
+    let mut seen = Snapshot::default();
+    let repeat = 400_000 / leaves;
+    let pair = pair(
+        rounds,
+        || {
+            for _ in 0..repeat {
+                guest.view.snapshot(&mut seen).unwrap();
+                black_box(&seen);
+            }
+        },
+        || {
+            for _ in 0..repeat {
+                let mut rest = bytes.as_mut_slice();
+                for &(address, size) in &structures {
+                    let (now, later) = rest.split_at_mut(size);
+                    memory.read_slice(now, address).unwrap();
+                    rest = later;
+                }
+                black_box(&bytes);
+            }
+        },
+    );
+    let kb = bytes.len() as f64 / 1000.0;
+    println!("  {leaves:3} leaf cfs_rqs ({kb:5.1} kB)                       {}", pair.ratio);
+}
+
+/// Prints the figures.
+pub fn run(kvm: &Kvm, rounds: usize) {
+    println!("introspection: one full snapshot / copying the same structures out of guest memory");
+    at(kvm, rounds, 8);
+    at(kvm, rounds, 256);
+}
