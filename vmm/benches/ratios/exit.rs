@@ -5,6 +5,8 @@
 //! or `out`. Its own code between two exits would be most of the time where KVM emulates (some
 //! microseconds), and would make any handler look cheap; in the loop the exit is all there is.
 
+use std::hint::black_box;
+
 use guest_model::wire::{port, probe};
 use rqscope::engine::Injections;
 use rqscope::firmware::{Handler, turn};
@@ -18,7 +20,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use crate::bare::Bare;
 use crate::guest::Guest;
-use crate::paired::{Spread, pair};
+use crate::paired::{Spread, clock_cycles, pair};
 
 /// One task that halts the CPU at times. The sources are there, as in a real run the engine asks
 /// them at each exit, but nothing is due while the loop runs.
@@ -55,25 +57,41 @@ fn burn_loop() -> Vec<u8> {
     code
 }
 
-/// `mov al, number; out PROBE, al; jmp` back.
-fn probe_loop(number: u8) -> Vec<u8> {
-    vec![0xb0, number, 0xe6, port::PROBE as u8, 0xeb, 0xfa]
+/// `movabs rdi, argument`, and then `mov al, number; out PROBE, al; jmp` back.
+fn probe_loop(number: u8, argument: u64) -> Vec<u8> {
+    let mut code = vec![0x48, 0xbf];
+    code.extend(argument.to_le_bytes());
+    code.extend([0xb0, number, 0xe6, port::PROBE as u8, 0xeb, 0xfa]);
+    code
+}
+
+/// A guest that halted.
+fn halted(kvm: &Kvm) -> Guest {
+    Guest::boot(kvm, SCENARIO, |exit, _| exit == Exit::Hlt)
+}
+
+/// Without its timer no interrupt comes due.
+fn stop_timer<I: Injections>(handler: &mut Handler<I>) {
+    handler.handle(Exit::Out { port: port::TIMER, size: 4, value: 0 }, [0; 3]).unwrap();
 }
 
 /// Cost of an exit that the engine handles, as a multiple of a bare one.
-fn ratio(kvm: &Kvm, rounds: usize, code: &[u8], rdi: u64) -> Spread {
-    let mut guest = Guest::boot(kvm, SCENARIO, |exit, _| exit == Exit::Hlt);
+fn ratio(kvm: &Kvm, rounds: usize, code: &[u8]) -> Spread {
+    let mut guest = halted(kvm);
     guest.machine.memory.write_slice(code, GuestAddress(CODE)).unwrap();
     let vcpu = &mut guest.machine.vcpu;
     let mut regs = vcpu.read_regs().unwrap();
-    (regs.rip, regs.rdi) = (KERNEL_BASE + CODE, rdi);
+    regs.rip = KERNEL_BASE + CODE;
     vcpu.set_regs(&regs).unwrap();
-    // Without a timer no interrupt comes due.
-    guest.handler.handle(Exit::Out { port: port::TIMER, size: 4, value: 0 }, [0; 3]).unwrap();
     let mut bare = Bare::copy_of(&guest.machine.memory, &regs, &vcpu.read_sregs().unwrap());
 
     let control = Control::default();
     let handler = &mut guest.handler;
+    // The interrupt that ended the halt is handled first, and arms the timer once more.
+    for _ in 0..EXITS {
+        turn(vcpu, handler, &control).unwrap();
+    }
+    stop_timer(handler);
     pair(
         rounds,
         || {
@@ -93,12 +111,35 @@ fn pass_time<I: Injections>(handler: &mut Handler<I>) {
     handler.handle(burn, [u64::from(BURN_NS), 0, 0]).unwrap();
 }
 
+/// What the handler alone takes for `exit`, in clock cycles.
+fn alone(kvm: &Kvm, rounds: usize, exit: Exit, rdi: u64) -> Spread {
+    const CALLS: u32 = 100_000;
+    let mut handler = halted(kvm).handler;
+    stop_timer(&mut handler);
+    let handled = || {
+        for _ in 0..CALLS {
+            handler.handle(black_box(exit), [rdi, 0, 0]).unwrap();
+        }
+        pass_time(&mut handler);
+    };
+    pair(rounds, handled, || clock_cycles(CALLS)).ratio
+}
+
 /// Prints the figures.
 pub fn run(kvm: &Kvm, rounds: usize) {
     println!("doorbell: an exit handled by the engine / a bare KVM port exit");
-    let burn = ratio(kvm, rounds, &burn_loop(), 0);
+    let burn = ratio(kvm, rounds, &burn_loop());
     println!("  BURN (goal 1.15 or less)                     {burn}");
     let rq = BundledSymbols::of_image(FIRMWARE).unwrap().address("runqueues").unwrap();
-    let update = ratio(kvm, rounds, &probe_loop(probe::UPDATE_RQ_CLOCK), rq);
+    let update = ratio(kvm, rounds, &probe_loop(probe::UPDATE_RQ_CLOCK, rq));
     println!("  probe of update_rq_clock, with introspection {update}");
+
+    println!("doorbell: the handler without KVM_RUN / one clock cycle");
+    let burn = Exit::In { port: port::BURN, size: 4 };
+    println!(
+        "  BURN                                         {}",
+        alone(kvm, rounds, burn, BURN_NS.into())
+    );
+    let probe = Exit::Out { port: port::PROBE, size: 1, value: probe::UPDATE_RQ_CLOCK.into() };
+    println!("  probe of update_rq_clock, with introspection {}", alone(kvm, rounds, probe, rq));
 }

@@ -11,7 +11,7 @@ use rqscope::scenario::{Scenario, builtin};
 use rqscope::session::PassOutcome;
 use rqscope::trace::{Kind, Record, Trace};
 
-use crate::paired::pair;
+use crate::paired::{clock_cycles, pair};
 
 /// A clock and a steal counter that are set, and nothing else.
 struct Inputs {
@@ -66,20 +66,6 @@ fn bare_rules(kernel: &mut Kernel, hw: &mut Inputs, steps: &[[u64; 3]]) {
     black_box(&kernel.rq);
 }
 
-/// Steps of xorshift64: six instructions of one cycle each that all wait for the one before, so a
-/// step measures six clock cycles at the speed that the CPU has just then.
-const CYCLES_PER_STEP: f64 = 6.0;
-
-fn xorshift_steps(count: u32) {
-    let mut x = black_box(1u64);
-    for _ in 0..count {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-    }
-    black_box(x);
-}
-
 /// One pass of the default scenario; the second result is the trace's number of records.
 fn whole_run(scenario: &Scenario) -> (PassOutcome, u64) {
     let clock = scenario.policy.rate_limit_clock;
@@ -111,15 +97,9 @@ pub fn run(rounds: usize) {
     // A running task: what an idle CPU does is less.
     kernel.curr = 2;
     println!("model: one update_rq_clock() with IRQ and steal inputs / one clock cycle");
-    let cycles = pair(
-        rounds,
-        || bare_rules(&mut kernel, &mut hw, &steps),
-        || xorshift_steps(UPDATES as u32),
-    );
-    println!(
-        "  rules alone (goal: 20 M updates/s a core)    {}",
-        cycles.ratio.times(CYCLES_PER_STEP)
-    );
+    let cycles =
+        pair(rounds, || bare_rules(&mut kernel, &mut hw, &steps), || clock_cycles(UPDATES as u32));
+    println!("  rules alone (goal: 20 M updates/s a core)    {}", cycles.ratio);
     println!(
         "    at this run's clock: {:.1} M updates/s",
         per_us(UPDATES as f64, cycles.a_ns.median)

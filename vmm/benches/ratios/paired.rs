@@ -7,6 +7,7 @@
 //! median of the rounds' ratios is what is reported, with the quartiles as its spread.
 
 use std::fmt;
+use std::hint::black_box;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -79,4 +80,16 @@ pub fn pair(rounds: usize, mut a: impl FnMut(), mut b: impl FnMut()) -> Pair {
         }
     }
     Pair { ratio: Spread::of(ratios), a_ns: Spread::of(of_a) }
+}
+
+/// Waits for `count` clock cycles of the CPU at the speed that it has just then: steps of xorshift64,
+/// of six instructions of one cycle each, every one of which waits for the one before.
+pub fn clock_cycles(count: u32) {
+    let mut x = black_box(1u64);
+    for _ in 0..count / 6 {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+    }
+    black_box(x);
 }

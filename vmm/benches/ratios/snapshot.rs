@@ -22,8 +22,10 @@ use vm_memory::{Bytes, GuestAddress};
 use crate::guest::Guest;
 use crate::paired::pair;
 
-/// The structures of a guest with `groups` groups, as guest physical address and size.
-fn structures(groups: usize) -> Vec<(GuestAddress, usize)> {
+/// What the copy takes from a guest with `groups` groups, as guest physical address and size. A
+/// kernel's groups are allocated one by one, but the bundled guest's lie in arrays: with `arrays`, each
+/// is copied in one piece.
+fn pieces(groups: usize, arrays: bool) -> Vec<(GuestAddress, usize)> {
     use std::mem::{offset_of, size_of};
     let rq = BundledSymbols::of_image(FIRMWARE).unwrap().address("runqueues").unwrap();
     let kernel = rq - KERNEL_BASE - offset_of!(Kernel, rq) as u64;
@@ -34,11 +36,15 @@ fn structures(groups: usize) -> Vec<(GuestAddress, usize)> {
         at(offset_of!(Kernel, psi_seq), size_of::<u32>()),
         at(offset_of!(Kernel, costs), size_of::<Costs>()),
     ];
-    for i in 0..groups {
-        let mut element = |offset: usize, size: usize| all.push(at(offset + i * size, size));
-        element(offset_of!(Kernel, task_groups), size_of::<TaskGroup>());
-        element(offset_of!(Kernel, cfs_rqs), size_of::<CfsRq>());
-        element(offset_of!(Kernel, psi_groups), size_of::<PsiGroupCpu>());
+    for (offset, size) in [
+        (offset_of!(Kernel, task_groups), size_of::<TaskGroup>()),
+        (offset_of!(Kernel, cfs_rqs), size_of::<CfsRq>()),
+        (offset_of!(Kernel, psi_groups), size_of::<PsiGroupCpu>()),
+    ] {
+        match arrays {
+            true => all.push(at(offset, size * groups)),
+            false => all.extend((0..groups).map(|i| at(offset + i * size, size))),
+        }
     }
     all
 }
@@ -52,32 +58,34 @@ fn at(kvm: &Kvm, rounds: usize, leaves: usize) {
     );
     let guest = Guest::boot(kvm, &scenario, |_, seen| seen.leaf_cfs_rqs.len() == leaves);
     let memory = &guest.machine.memory;
-    let structures = structures(leaves);
-    let mut bytes = vec![0; structures.iter().map(|(_, size)| size).sum()];
     let mut seen = Snapshot::default();
     let repeat = 400_000 / leaves;
-    let pair = pair(
-        rounds,
-        || {
-            for _ in 0..repeat {
-                guest.view.snapshot(&mut seen).unwrap();
-                black_box(&seen);
-            }
-        },
-        || {
-            for _ in 0..repeat {
-                let mut rest = bytes.as_mut_slice();
-                for &(address, size) in &structures {
-                    let (now, later) = rest.split_at_mut(size);
-                    memory.read_slice(now, address).unwrap();
-                    rest = later;
+    for (how, arrays) in [("one by one", false), ("as arrays", true)] {
+        let pieces = pieces(leaves, arrays);
+        let mut bytes = vec![0; pieces.iter().map(|(_, size)| size).sum()];
+        let pair = pair(
+            rounds,
+            || {
+                for _ in 0..repeat {
+                    guest.view.snapshot(&mut seen).unwrap();
+                    black_box(&seen);
                 }
-                black_box(&bytes);
-            }
-        },
-    );
-    let kb = bytes.len() as f64 / 1000.0;
-    println!("  {leaves:3} leaf cfs_rqs ({kb:5.1} kB)                       {}", pair.ratio);
+            },
+            || {
+                for _ in 0..repeat {
+                    let mut rest = bytes.as_mut_slice();
+                    for &(address, size) in &pieces {
+                        let (now, later) = rest.split_at_mut(size);
+                        memory.read_slice(now, address).unwrap();
+                        rest = later;
+                    }
+                    black_box(&bytes);
+                }
+            },
+        );
+        let kb = bytes.len() as f64 / 1000.0;
+        println!("  {leaves:3} leaf cfs_rqs, {kb:4.1} kB {how:10}            {}", pair.ratio);
+    }
 }
 
 /// Prints the figures.
