@@ -422,3 +422,6 @@ fn registers(r: &kvm_regs) -> String {
         r.r15
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -268,40 +268,28 @@ impl<I: Injections> Session<I> {
         Ok(())
     }
 
-    /// Ends the pass: reads the guest a last time and judges the end. A guest that cannot be read
-    /// still leaves all that was found before.
+    /// Ends the pass: reads the guest a last time and judges the end.
+    ///
+    /// A guest that was stopped before its time may be in the middle of an accounting rule, so what it
+    /// holds then is not judged: what was found before stands.
     pub fn finish<V: GuestView>(
         mut self,
         view: &V,
         stopped: Option<(Asked, String)>,
     ) -> (PassOutcome, Trace) {
         let now = self.engine.clock().now_ns();
-        let mut why = stopped;
-        let mut cfs_rqs: Vec<CfsRqView> = Vec::new();
-        let mut psi: Vec<PsiView> = Vec::new();
-        let mut costs = None;
-        let mut last_rq = self.observer.last().map_or_else(RqView::default, |(_, rq)| rq);
-        let checks = &mut self.checks;
-        let read = self
-            .observer
-            .finish(view, now, &mut self.trace, |step| checks.step(step))
-            .and_then(|rq| {
-                last_rq = rq;
-                for group in 0..self.groups {
-                    cfs_rqs.push(view.cfs_rq(group)?);
-                    psi.push(view.psi_group(group)?);
-                }
-                costs = view.costs()?;
-                Ok(())
-            });
-        if let Err(e) = read {
-            why.get_or_insert_with(|| (Asked::ByError, chain(&Stop::View(e))));
+        let mut stopped = stopped;
+        let mut rq = self.observer.last().map_or_else(RqView::default, |(_, rq)| rq);
+        let mut state = Vec::new();
+        if stopped.is_none()
+            && let Err(e) = self.read_end(view, now, &mut rq, &mut state)
+        {
+            stopped = Some((Asked::ByError, chain(&Stop::View(e))));
         }
         let end = Final {
             at_ns: now,
-            rq: last_rq,
-            cfs_rqs: &cfs_rqs,
-            psi: &psi,
+            rq,
+            groups: stopped.is_none().then_some(state.as_slice()),
             ledger: self.engine.ledger(),
             in_flight: self.engine.in_flight(),
         };
@@ -309,16 +297,32 @@ impl<I: Injections> Session<I> {
         let outcome = PassOutcome {
             policy: self.policy,
             elapsed_ns: now,
-            rq: last_rq,
+            rq,
             ledger: self.engine.ledger().clone(),
             irqs_waiting: self.engine.waiting(),
             hits: self.observer.hits(),
             checks,
             measured,
-            costs,
-            stopped: why,
+            costs: view.costs().unwrap_or(None),
+            stopped,
         };
         (outcome, self.trace)
+    }
+
+    /// Completes the last call and reads every group.
+    fn read_end<V: GuestView>(
+        &mut self,
+        view: &V,
+        now: u64,
+        rq: &mut RqView,
+        state: &mut Vec<(CfsRqView, PsiView)>,
+    ) -> Result<(), V::Error> {
+        let checks = &mut self.checks;
+        *rq = self.observer.finish(view, now, &mut self.trace, |step| checks.step(step))?;
+        for group in 0..self.groups {
+            state.push((view.cfs_rq(group)?, view.psi_group(group)?));
+        }
+        Ok(())
     }
 }
 

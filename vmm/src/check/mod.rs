@@ -200,10 +200,8 @@ pub struct Final<'a> {
     pub at_ns: u64,
     /// The run queue.
     pub rq: RqView,
-    /// Every group's cfs_rq.
-    pub cfs_rqs: &'a [CfsRqView],
-    /// Every group's PSI state.
-    pub psi: &'a [PsiView],
+    /// Every group's state; `None` if the guest stopped before its time and is not to be judged.
+    pub groups: Option<&'a [(CfsRqView, PsiView)]>,
     /// The ledger.
     pub ledger: &'a Ledger,
     /// Interrupts in flight at the end, by line: waiting, or delivered with their status unread.
