@@ -20,7 +20,7 @@ use rqscope::machine::layout::KERNEL_BASE;
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::guest::Guest;
-use crate::paired::pair;
+use crate::paired::{clock_cycles, pair};
 
 /// What the copy takes from a guest with `groups` groups, as guest physical address and size. A
 /// kernel's groups are allocated one by one, but the bundled guest's lie in arrays: with `arrays`, each
@@ -60,32 +60,32 @@ fn at(kvm: &Kvm, rounds: usize, leaves: usize) {
     let memory = &guest.machine.memory;
     let mut seen = Snapshot::default();
     let repeat = 400_000 / leaves;
+    let mut snapshots = || {
+        for _ in 0..repeat {
+            guest.view.snapshot(&mut seen).unwrap();
+            black_box(&seen);
+        }
+    };
     for (how, arrays) in [("one by one", false), ("as arrays", true)] {
         let pieces = pieces(leaves, arrays);
         let mut bytes = vec![0; pieces.iter().map(|(_, size)| size).sum()];
-        let pair = pair(
-            rounds,
-            || {
-                for _ in 0..repeat {
-                    guest.view.snapshot(&mut seen).unwrap();
-                    black_box(&seen);
-                }
-            },
-            || {
-                for _ in 0..repeat {
-                    let mut rest = bytes.as_mut_slice();
-                    for &(address, size) in &pieces {
-                        let (now, later) = rest.split_at_mut(size);
-                        memory.read_slice(now, address).unwrap();
-                        rest = later;
-                    }
-                    black_box(&bytes);
-                }
-            },
-        );
         let kb = bytes.len() as f64 / 1000.0;
-        println!("  {leaves:3} leaf cfs_rqs, {kb:4.1} kB {how:10}            {}", pair.ratio);
+        let copies = || {
+            for _ in 0..repeat {
+                let mut rest = bytes.as_mut_slice();
+                for &(address, size) in &pieces {
+                    let (now, later) = rest.split_at_mut(size);
+                    memory.read_slice(now, address).unwrap();
+                    rest = later;
+                }
+                black_box(&bytes);
+            }
+        };
+        let ratio = pair(rounds, &mut snapshots, copies).ratio;
+        println!("  {leaves:3} leaf cfs_rqs, {kb:4.1} kB {how:10}            {ratio}");
     }
+    let cycles = pair(rounds, &mut snapshots, || clock_cycles(400_000)).ratio;
+    println!("  {leaves:3}: one cfs_rq's share / one clock cycle          {cycles}");
 }
 
 /// Prints the figures.
