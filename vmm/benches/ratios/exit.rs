@@ -20,7 +20,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use crate::bare::Bare;
 use crate::guest::Guest;
-use crate::paired::{Spread, clock_cycles, pair};
+use crate::paired::{Spread, clock_cycles, pair, print};
 
 /// One task that halts the CPU at times. The sources are there, as in a real run the engine asks
 /// them at each exit, but nothing is due while the loop runs.
@@ -127,19 +127,17 @@ fn alone(kvm: &Kvm, rounds: usize, exit: Exit, rdi: u64) -> Spread {
 
 /// Prints the figures.
 pub fn run(kvm: &Kvm, rounds: usize) {
-    println!("doorbell: an exit handled by the engine / a bare KVM port exit");
-    let burn = ratio(kvm, rounds, &burn_loop());
-    println!("  BURN (goal 1.15 or less)                     {burn}");
     let rq = BundledSymbols::of_image(FIRMWARE).unwrap().address("runqueues").unwrap();
-    let update = ratio(kvm, rounds, &probe_loop(probe::UPDATE_RQ_CLOCK, rq));
-    println!("  probe of update_rq_clock, with introspection {update}");
+    let burn = "BURN";
+    let probe = "probe of update_rq_clock(), with introspection";
 
-    println!("doorbell: the handler without KVM_RUN / one clock cycle");
-    let burn = Exit::In { port: port::BURN, size: 4 };
-    println!(
-        "  BURN                                         {}",
-        alone(kvm, rounds, burn, BURN_NS.into())
-    );
-    let probe = Exit::Out { port: port::PROBE, size: 1, value: probe::UPDATE_RQ_CLOCK.into() };
-    println!("  probe of update_rq_clock, with introspection {}", alone(kvm, rounds, probe, rq));
+    println!("doorbell: an exit handled by the engine / a bare KVM port exit");
+    print(&format!("{burn} (goal: 1.15 or less)"), ratio(kvm, rounds, &burn_loop()));
+    print(probe, ratio(kvm, rounds, &probe_loop(probe::UPDATE_RQ_CLOCK, rq)));
+
+    println!("doorbell: the handler alone, without KVM_RUN / one clock cycle");
+    let exit = Exit::In { port: port::BURN, size: 4 };
+    print(burn, alone(kvm, rounds, exit, BURN_NS.into()));
+    let exit = Exit::Out { port: port::PROBE, size: 1, value: probe::UPDATE_RQ_CLOCK.into() };
+    print(probe, alone(kvm, rounds, exit, rq));
 }

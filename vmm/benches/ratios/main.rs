@@ -10,7 +10,7 @@ mod model;
 mod paired;
 mod snapshot;
 
-use rqscope::kvm::Kvm;
+use rqscope::kvm::{HostKvm, Kvm};
 
 fn main() {
     let (mut parts, mut rounds, mut decades) = (Vec::new(), 41, 7);
@@ -23,8 +23,13 @@ fn main() {
             _ => parts.push(arg),
         }
     }
+    println!("machine: {}", machine());
     let wanted = |part: &str| parts.is_empty() || parts.iter().any(|p| p == part);
 
+    // First, because a process keeps its peak.
+    if wanted("memory") {
+        model::memory(decades);
+    }
     if wanted("exit") || wanted("snapshot") {
         match Kvm::open() {
             Err(e) => println!("exit, snapshot: skipped, no KVM here: {e}"),
@@ -41,7 +46,14 @@ fn main() {
     if wanted("model") {
         model::run(rounds);
     }
-    if wanted("memory") {
-        model::memory(decades);
-    }
+}
+
+/// The processor, its number of cores, the kind of KVM and the kernel.
+fn machine() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
+    let model = model.map_or("unknown CPU", |text| text.trim_start_matches([':', ' ', '\t']));
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{model}, {cores} cores, KVM {}, Linux {}", HostKvm::detect().name(), kernel.trim())
 }

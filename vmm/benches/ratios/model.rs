@@ -11,7 +11,7 @@ use rqscope::scenario::{Scenario, builtin};
 use rqscope::session::PassOutcome;
 use rqscope::trace::{Kind, Record, Trace};
 
-use crate::paired::{clock_cycles, pair};
+use crate::paired::{clock_cycles, pair, print};
 
 /// A clock and a steal counter that are set, and nothing else.
 struct Inputs {
@@ -96,35 +96,27 @@ pub fn run(rounds: usize) {
     let (mut kernel, mut hw) = (Box::<Kernel>::default(), Inputs { now_ns: 0, steal_ns: 0 });
     // A running task: what an idle CPU does is less.
     kernel.curr = 2;
-    println!("model: one update_rq_clock() with IRQ and steal inputs / one clock cycle");
-    let cycles =
-        pair(rounds, || bare_rules(&mut kernel, &mut hw, &steps), || clock_cycles(UPDATES as u32));
-    println!("  rules alone (goal: 20 M updates/s a core)    {}", cycles.ratio);
-    println!(
-        "    at this run's clock: {:.1} M updates/s",
-        per_us(UPDATES as f64, cycles.a_ns.median)
-    );
+    let mut rules = || bare_rules(&mut kernel, &mut hw, &steps);
+
+    println!("model: the rules of one update_rq_clock(), with IRQ and steal inputs");
+    let cycles = pair(rounds, &mut rules, || clock_cycles(UPDATES as u32));
+    print("one update / one clock cycle", cycles.ratio);
+    let rate = cycles.a_ns.per_second(UPDATES as f64);
+    print("M updates/s in this run (goal: 20 or more)", rate);
 
     let scenario = default_scenario("600ms");
     let (outcome, records) = whole_run(&scenario);
     let updates = outcome.measured.accounted.updates;
     println!(
-        "model: a whole run (engine, rules, checks, hash) of {records} events, {updates} of them updates"
+        "model: a whole run (engine, rules, checks, hash), {records} events, {updates} updates"
     );
     let whole = pair(rounds, || drop(whole_run(&scenario)), || hash_alone(records));
-    println!("  whole run / hashing its trace alone          {}", whole.ratio);
-    let a = whole.a_ns.median;
-    let (m_events, m_updates) = (per_us(records as f64, a), per_us(updates as f64, a));
-    println!("    at this run's clock: {m_events:.2} M events/s, {m_updates:.2} M updates/s");
-    let repeat = records as f64 / UPDATES as f64;
-    let whole =
-        pair(rounds, || drop(whole_run(&scenario)), || bare_rules(&mut kernel, &mut hw, &steps));
-    println!("  one event of it / one update by the rules    {}", whole.ratio.times(1.0 / repeat));
-}
-
-/// Millions a second.
-fn per_us(count: f64, ns: f64) -> f64 {
-    count * 1000.0 / ns
+    print("whole run / hashing its trace alone", whole.ratio);
+    print("M events/s in this run", whole.a_ns.per_second(records as f64));
+    print("M updates/s in this run", whole.a_ns.per_second(updates as f64));
+    let whole = pair(rounds, || drop(whole_run(&scenario)), &mut rules);
+    let share = UPDATES as f64 / records as f64;
+    print("one event of it / one update by the rules alone", whole.ratio.times(share));
 }
 
 /// Prints the peak of this process's memory after runs of 10^4 events and each power of ten up to

@@ -43,6 +43,12 @@ impl Spread {
         Self { low: at(1), median: at(2), high: at(3) }
     }
 
+    /// Of times that `count` things took, ns: millions of things a second.
+    pub fn per_second(self, count: f64) -> Self {
+        let rate = |ns: f64| count * 1000.0 / ns;
+        Self { low: rate(self.high), median: rate(self.median), high: rate(self.low) }
+    }
+
     /// The values multiplied by `factor`.
     pub fn times(self, factor: f64) -> Self {
         Self { low: self.low * factor, median: self.median * factor, high: self.high * factor }
@@ -53,6 +59,11 @@ impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:8.3}  (quartiles {:.3} to {:.3})", self.median, self.low, self.high)
     }
+}
+
+/// A line of the output.
+pub fn print(what: &str, figure: Spread) {
+    println!("  {what:56}{figure}");
 }
 
 /// What `rounds` rounds of two batches gave.

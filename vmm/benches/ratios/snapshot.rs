@@ -20,7 +20,7 @@ use rqscope::machine::layout::KERNEL_BASE;
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::guest::Guest;
-use crate::paired::{clock_cycles, pair};
+use crate::paired::{clock_cycles, pair, print};
 
 /// What the copy takes from a guest with `groups` groups, as guest physical address and size. A
 /// kernel's groups are allocated one by one, but the bundled guest's lie in arrays: with `arrays`, each
@@ -82,10 +82,10 @@ fn at(kvm: &Kvm, rounds: usize, leaves: usize) {
             }
         };
         let ratio = pair(rounds, &mut snapshots, copies).ratio;
-        println!("  {leaves:3} leaf cfs_rqs, {kb:4.1} kB {how:10}            {ratio}");
+        print(&format!("{leaves} leaf cfs_rqs / {kb:.1} kB {how}"), ratio);
     }
     let cycles = pair(rounds, &mut snapshots, || clock_cycles(400_000)).ratio;
-    println!("  {leaves:3}: one cfs_rq's share / one clock cycle          {cycles}");
+    print(&format!("{leaves} leaf cfs_rqs: each one's share / one clock cycle"), cycles);
 }
 
 /// Prints the figures.
