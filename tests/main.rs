@@ -19,6 +19,7 @@ mod memory;
 mod mutants;
 mod no_kvm;
 mod out_directory;
+mod readme;
 mod repeatability;
 mod scenarios;
 mod terminal;
