@@ -117,6 +117,8 @@ pub struct PassOutcome {
     pub checks: Vec<CheckResult>,
     /// The measurements.
     pub measured: Measured,
+    /// Each group's PSI state as the guest has it; empty if it was stopped before its time.
+    pub psi: Vec<PsiView>,
     /// The guest's own cost counters.
     pub costs: Option<CostsView>,
     /// Who ended it early, and why in words.
@@ -303,6 +305,7 @@ impl<I: Injections> Session<I> {
             hits: self.observer.hits(),
             checks,
             measured,
+            psi: state.iter().map(|(_, psi)| *psi).collect(),
             costs: view.costs().unwrap_or(None),
             stopped,
         };

@@ -21,8 +21,12 @@ pub fn json(outcome: &RunOutcome) -> Value {
     let stopped = outcome.passes.iter().find_map(|pass| pass.stopped.as_ref());
     let paths = outcome.scenario.group_paths();
     let psi_groups = main.map(|pass| {
-        let groups = paths.iter().zip(&pass.measured.psi_irq_ns);
-        groups.map(|(path, ns)| value!({ "path": path, "irq_full_ns": ns })).collect::<Vec<_>>()
+        let groups = paths.iter().zip(&pass.measured.psi_irq_ns).enumerate();
+        let group = |(i, (path, ns)): (usize, (&String, &u64))| {
+            let times = pass.psi.get(i).map(|psi| psi.irq_full_ns);
+            value!({ "path": path, "irq_full_ns": ns, "times_irq_full_ns": times })
+        };
+        groups.map(group).collect::<Vec<_>>()
     });
     let clocks: Vec<Value> =
         outcome.passes.iter().map(|pass| rate_limit_clock(pass, &outcome.scenario)).collect();
