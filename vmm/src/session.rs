@@ -133,8 +133,6 @@ pub struct Session<I> {
     checks: Checks,
     trace: Trace,
     control: Arc<Control>,
-    last_rq: RqView,
-    last_call: Option<Call>,
     exits: u64,
     exits_at_instant: u64,
     instant_ns: u64,
@@ -160,8 +158,6 @@ impl<I: Injections> Session<I> {
             checks: Checks::new(setup),
             trace,
             control,
-            last_rq: RqView::default(),
-            last_call: None,
             exits: 0,
             exits_at_instant: 0,
             instant_ns: 0,
@@ -239,13 +235,9 @@ impl<I: Injections> Session<I> {
             steal_ns: ledger.steal_counter_ns as u64,
             irq_ns: ledger.irq_ns(),
         };
-        let (checks, last_rq) = (&mut self.checks, &mut self.last_rq);
-        self.last_call = Some(call);
+        let checks = &mut self.checks;
         self.observer
-            .hit(view, call, mark, &mut self.trace, |step| {
-                *last_rq = step.after;
-                checks.step(step);
-            })
+            .hit(view, call, mark, &mut self.trace, |step| checks.step(step))
             .map_err(Stop::View)
     }
 
@@ -265,7 +257,7 @@ impl<I: Injections> Session<I> {
             return Err(Stop::Stuck {
                 exits: self.exits_at_instant,
                 at_ns: now,
-                last: self.last_call.map_or("none".into(), |c| format!("{c:?}")),
+                last: self.observer.last().map_or("none".into(), |(c, _)| format!("{c:?}")),
             });
         }
         self.exits += 1;
@@ -287,19 +279,16 @@ impl<I: Injections> Session<I> {
     ) -> (PassOutcome, Trace) {
         let now = self.engine.clock().now_ns();
         let mut stopped = stopped;
+        let mut rq = self.observer.last().map_or_else(RqView::default, |(_, rq)| rq);
         let mut state = Vec::new();
         if stopped.is_none()
-            && let Err(e) = self.read_end(view, now, &mut state)
+            && let Err(e) = self.read_end(view, now, &mut rq, &mut state)
         {
             stopped = Some((Asked::ByError, chain(&Stop::View(e))));
         }
-        if stopped.is_some() {
-            self.last_rq = self.observer.abandon().unwrap_or(self.last_rq);
-            state.clear();
-        }
         let end = Final {
             at_ns: now,
-            rq: self.last_rq,
+            rq,
             groups: stopped.is_none().then_some(state.as_slice()),
             ledger: self.engine.ledger(),
             in_flight: self.engine.in_flight(),
@@ -308,7 +297,7 @@ impl<I: Injections> Session<I> {
         let outcome = PassOutcome {
             policy: self.policy,
             elapsed_ns: now,
-            rq: self.last_rq,
+            rq,
             ledger: self.engine.ledger().clone(),
             irqs_waiting: self.engine.waiting(),
             hits: self.observer.hits(),
@@ -325,11 +314,11 @@ impl<I: Injections> Session<I> {
         &mut self,
         view: &V,
         now: u64,
+        rq: &mut RqView,
         state: &mut Vec<(CfsRqView, PsiView)>,
     ) -> Result<(), V::Error> {
         let checks = &mut self.checks;
-        self.last_rq =
-            self.observer.finish(view, now, &mut self.trace, |step| checks.step(step))?;
+        *rq = self.observer.finish(view, now, &mut self.trace, |step| checks.step(step))?;
         for group in 0..self.groups {
             state.push((view.cfs_rq(group)?, view.psi_group(group)?));
         }

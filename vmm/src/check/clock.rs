@@ -51,7 +51,7 @@ impl ClockChecks {
     /// One `update_rq_clock()`. In 128 bits, so that no counter of a hostile guest can wrap here.
     #[inline]
     fn update(&mut self, s: &Step<'_>, board: &mut Board) {
-        let (at, b, a) = (s.mark.at_ns, &s.before, &s.after);
+        let (at, b, a) = (s.mark.at_ns, s.before, s.after);
         let d_clock = diff(a.clock_ns, b.clock_ns);
         let d_task = diff(a.clock_task_ns, b.clock_task_ns);
         let irq = diff(a.prev_irq_time_ns, b.prev_irq_time_ns);

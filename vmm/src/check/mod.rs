@@ -139,19 +139,19 @@ pub struct Failure {
 /// Where checks record what they find.
 #[derive(Debug)]
 pub(crate) struct Board {
-    rows: Vec<CheckResult>,
+    rows: [CheckResult; CheckId::ALL.len()],
 }
 
 impl Board {
     fn new(off: &[CheckId]) -> Self {
-        let row = |id: &CheckId| CheckResult {
-            id: *id,
-            status: if off.contains(id) { Status::Off } else { Status::NotExercised },
+        let row = |id| CheckResult {
+            id,
+            status: if off.contains(&id) { Status::Off } else { Status::NotExercised },
             evaluated: 0,
             failures: 0,
             first: None,
         };
-        Self { rows: CheckId::ALL.iter().map(row).collect() }
+        Self { rows: std::array::from_fn(|i| row(CheckId::ALL[i])) }
     }
 
     /// Records that `id` was judged at `at_ns`; `detail` is asked for at the first failure only.
@@ -277,6 +277,6 @@ impl Checks {
             psi_irq_ns: self.psi.charged_ns,
             tg: self.tg.row,
         };
-        (self.board.rows, measured)
+        (self.board.rows.into(), measured)
     }
 }
