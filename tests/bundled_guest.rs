@@ -13,6 +13,7 @@ use rqscope::machine::{FIRMWARE, Machine};
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::host::kvm;
+use crate::image::{Code, Image};
 
 const TICK_NS: u64 = 4_000_000;
 const POLICY: Policy = Policy {
@@ -284,20 +285,9 @@ fn an_exception_reaches_the_host_with_vector_and_address() {
     assert_eq!(host.machine.vcpu.read_sregs().unwrap().cr2, 0x123);
 }
 
-/// An ELF image of one segment that holds `code`.
+/// An image that runs `code`.
 fn image_of(code: &[u8]) -> Vec<u8> {
-    let mut elf = FIRMWARE[..64].to_vec();
-    elf[24..32].copy_from_slice(&IMAGE.virt().to_le_bytes());
-    elf[32..40].copy_from_slice(&64u64.to_le_bytes());
-    elf[56..58].copy_from_slice(&1u16.to_le_bytes());
-    elf.extend(1u32.to_le_bytes());
-    elf.extend(7u32.to_le_bytes());
-    let size = code.len() as u64;
-    for field in [120, IMAGE.virt(), IMAGE.start, size, size, 1] {
-        elf.extend(field.to_le_bytes());
-    }
-    elf.extend(code);
-    elf
+    Image::of(Code::new().bytes(code)).to_elf()
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
-use crate::program::{Scratch, command, rqscope};
+use crate::program::{Scratch, command, rqscope, run_json};
 
 #[test]
 fn bad_usage_is_exit_code_2_and_help_is_0() {
@@ -38,6 +38,14 @@ fn the_help_of_run_gives_defaults_units_and_examples() {
     let help = rqscope(["run", "--help"]).stdout;
     for part in ["[default: default]", "--set duration=2s", "[default: 10s]", "example 30s"] {
         assert!(help.contains(part), "{part:?} in {help}");
+    }
+    // The examples of --set fit the default scenario.
+    let words = help.split_whitespace().map(|word| word.trim_end_matches(['.', ',']));
+    let examples: Vec<_> =
+        words.filter(|w| w.contains('=') && w.starts_with(char::is_lowercase)).collect();
+    assert!(examples.len() > 1, "{help}");
+    for example in examples {
+        run_json("default", "model", &["duration=10ms", "policy.compare=[]", example], 0);
     }
     let help = rqscope(["--help"]).stdout;
     for code in ["0 the checks hold", "1 a check failed", "2 bad usage", "3 this host", "130"] {
@@ -79,7 +87,7 @@ fn an_override_that_does_not_fit_is_quoted() {
         ("=1", "--set =1:"),
         ("duration=5parsecs", "use one of ns, us, ms, s"),
         ("duration=0", "--set duration=0: duration:"),
-        ("irq.nobody.rate=1kHz", "irq.nobody"),
+        ("irq.nobody.rate=1kHz", "no entry `nobody`; there are entries 0 to 2: rx, tx, disk"),
         ("irq[9].rate=1kHz", "irq[9]"),
         ("steal[0].fraction=1", "--set steal[0].fraction=1:"),
         ("tick.rate=0", "tick.rate"),

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::host::virtual_machines;
 use crate::image::{CODE, Code, FakeKernel, Image, virt};
-use crate::program::{Done, Scratch, rqscope, text};
+use crate::program::{Done, Running, Scratch, command, rqscope, text};
 
 /// Runs the idle scenario on `elf`.
 fn run_elf(elf: &[u8]) -> Done {
@@ -76,6 +76,24 @@ fn a_guest_that_only_hits_probes_runs_out_of_exits_and_the_last_call_is_named() 
     let update = Code::new().probe(probe::UPDATE_RQ_CLOCK, [FakeKernel::rq(), 0, 0]);
     let json = code_breaks_off(Code::new().boot().forever(update), "(last call: UpdateRqClock)");
     assert!(json["trace_records"].as_u64() > Some(100_000), "{}", json["trace_records"]);
+}
+
+#[test]
+fn ctrl_c_ends_a_guest_that_spins_long_before_the_watchdog_would() {
+    let Some(()) = virtual_machines() else { return };
+    const PROBES: u32 = 5_000;
+    let update = Code::new().probe(probe::UPDATE_RQ_CLOCK, [FakeKernel::rq(), 0, 0]);
+    let code = Code::new().boot().repeat(PROBES, update).forever(Code::new());
+    let scratch = Scratch::new();
+    let elf = scratch.file("guest", Image::of(code).to_elf());
+    let out = scratch.arg("out");
+    let args = ["run", "idle", "--watchdog=1000s", "--firmware", &elf, "--out", &out];
+    let mut run = Running::start(&mut command(args));
+    let trace = scratch.path("out/trace.jsonl");
+    run.wait_until("the guest runs", || std::fs::metadata(&trace).is_ok_and(|f| f.len() > 0));
+    run.signal("INT");
+    let page = run.wait().ends_with(130).stdout;
+    assert!(page.contains("INCOMPLETE"), "{page}");
 }
 
 #[test]

@@ -106,6 +106,14 @@ impl Code {
         self.0
     }
 
+    /// `body`, which leaves `rbx` alone, `times` times.
+    pub fn repeat(self, times: u32, body: Self) -> Self {
+        // mov ebx, times; body; dec ebx; jnz rel32, from behind itself.
+        let back = -(body.0.len() as i32 + 2 + 6);
+        let code = self.imm32(0xbb, times).bytes(&body.0);
+        code.bytes(&[0xff, 0xcb, 0x0f, 0x85]).bytes(&back.to_le_bytes())
+    }
+
     /// `body` again and again.
     pub fn forever(mut self, body: Self) -> Self {
         self.0.extend_from_slice(&body.0);
