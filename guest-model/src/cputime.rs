@@ -55,3 +55,6 @@ impl Kernel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,21 +1,19 @@
 //! The fair class: entities, cfs_rqs and task groups (kernel/sched/fair.c).
 //!
-//! Load tracking and the publication of `tg->load_avg` follow the kernel's arithmetic. Picking is
-//! simpler than EEVDF: at each level the queued entity with the least vruntime runs.
+//! The order in which enqueue, dequeue, pick, switch and tick update the averages is the kernel's.
+//! What runs is decided more simply than by EEVDF: at each level the queued entity with the least
+//! vruntime. A task that sleeps is dequeued at once (no `DELAY_DEQUEUE`), there is no bandwidth
+//! limit, and groups are picked level by level, as Linux does up to 7.2.
 
-use crate::hardware::{Hardware, Probe};
+use crate::hardware::Hardware;
 use crate::kernel::{Kernel, TaskState};
 use crate::list::ListHead;
-use crate::pelt::{PELT_MIN_DIVIDER, SchedAvg};
-use crate::policy::{Fault, RateLimitClock};
+use crate::load_avg::{DO_ATTACH, DO_DETACH, UPDATE_TG};
+use crate::pelt::SchedAvg;
 use crate::wire::{IDLE_PID, MAX_GROUPS, NONE};
 
 /// `NICE_0_LOAD` before scaling.
 const NICE_0_LOAD: u64 = 1024;
-/// `MIN_SHARES`.
-const MIN_SHARES: u64 = 2;
-/// Distance at which a publish is allowed again (`NSEC_PER_MSEC`), ns.
-pub const TG_LOAD_AVG_PERIOD_NS: u64 = 1_000_000;
 /// Base slice of a task, ns: past it, the tick lets another entity run.
 const SLICE_NS: u64 = 2_800_000;
 
@@ -117,319 +115,13 @@ pub struct SchedEntity {
     pub prev: u16,
 }
 
-/// Update `tg->load_avg` if the averages changed.
-const UPDATE_TG: u32 = 1;
-/// Attach the entity if it is not attached.
-const DO_ATTACH: u32 = 4;
-/// Detach the entity.
-const DO_DETACH: u32 = 8;
-
 /// Index of a task's entity in [`Kernel::ses`]; a group's has the group's index.
 #[inline]
 pub fn task_se(pid: u16) -> usize {
     MAX_GROUPS + pid as usize
 }
 
-/// `add_positive()`: adds a signed amount and stops at 0.
-fn add_positive(value: u64, delta: i64) -> u64 {
-    let sum = value.wrapping_add(delta as u64);
-    if delta < 0 && sum > value { 0 } else { sum }
-}
-
-impl SchedAvg {
-    /// `__update_sa(sa, load, ...)`.
-    fn update_sa_load(&mut self, delta_avg: i64, delta_sum: i64) {
-        self.load_avg = add_positive(self.load_avg, delta_avg);
-        self.load_sum = add_positive(self.load_sum, delta_sum);
-        self.load_sum = self.load_sum.max(self.load_avg.wrapping_mul(PELT_MIN_DIVIDER.into()));
-    }
-
-    /// `__update_sa(sa, runnable, ...)`.
-    fn update_sa_runnable(&mut self, delta_avg: i64, delta_sum: i64) {
-        self.runnable_avg = add_positive(self.runnable_avg, delta_avg);
-        self.runnable_sum = add_positive(self.runnable_sum, delta_sum);
-        let least = self.runnable_avg.wrapping_mul(PELT_MIN_DIVIDER.into());
-        self.runnable_sum = self.runnable_sum.max(least);
-    }
-
-    /// `__update_sa(sa, util, ...)`.
-    fn update_sa_util(&mut self, delta_avg: i64, delta_sum: i64) {
-        self.util_avg = add_positive(self.util_avg, delta_avg);
-        let sum = add_positive(self.util_sum.into(), delta_sum) as u32;
-        self.util_sum = sum.max((self.util_avg as u32).wrapping_mul(PELT_MIN_DIVIDER));
-    }
-}
-
-impl SchedEntity {
-    /// `se_weight()`.
-    fn weight(&self) -> u64 {
-        scale_load_down(self.load_weight)
-    }
-}
-
 impl Kernel {
-    /// The rate limit's own clock, by policy (and by planted fault). Reads the hardware clock only
-    /// for `sched_clock_cpu`.
-    fn rate_limit_now<H: Hardware>(&mut self, hw: &mut H) -> u64 {
-        use RateLimitClock::*;
-        let clock = match (self.policy.rate_limit_clock, self.planted(Fault::RateLimitWrongClock)) {
-            (clock, false) => clock,
-            (RqClockTask, true) => RqClock,
-            (_, true) => RqClockTask,
-        };
-        match clock {
-            SchedClockCpu => {
-                self.costs.clock_reads_update_tg_load_avg += 1;
-                hw.sched_clock_cpu()
-            }
-            RqClock => self.rq.clock,
-            RqClockTask => self.rq.clock_task,
-        }
-    }
-
-    /// Publishes the group's load to `tg->load_avg`, at most once per millisecond of the policy's
-    /// clock, and only if it moved by more than 1/64 of what is published.
-    ///
-    /// As in 6.12 and 7.2, load only; 7.3 publishes `runnable_avg` beside it.
-    pub fn update_tg_load_avg<H: Hardware>(&mut self, hw: &mut H, cfs: usize) {
-        if cfs == 0 {
-            return;
-        }
-        hw.probe(self, Probe::UpdateTgLoadAvg { group: cfs as u16 });
-        self.costs.update_tg_load_avg_calls += 1;
-        if !self.cpu_active {
-            return;
-        }
-        let now = self.rate_limit_now(hw);
-        let fault = self.policy.fault;
-        let period = match fault {
-            Fault::RateLimitHalf => TG_LOAD_AVG_PERIOD_NS / 2,
-            _ => TG_LOAD_AVG_PERIOD_NS,
-        };
-        let q = &mut self.cfs_rqs[cfs];
-        if now.wrapping_sub(q.last_update_tg_load_avg) < period {
-            self.costs.update_tg_load_avg_rate_limited += 1;
-            return;
-        }
-        let delta = q.avg.load_avg.wrapping_sub(q.tg_load_avg_contrib) as i64;
-        let beyond = delta.unsigned_abs() > q.tg_load_avg_contrib / 64;
-        if !beyond && fault != Fault::PublishWithoutTolerance || fault == Fault::PublishMissed {
-            self.costs.update_tg_load_avg_below_tolerance += 1;
-            return;
-        }
-        q.tg_load_avg_contrib = q.avg.load_avg;
-        q.last_update_tg_load_avg = now;
-        self.costs.tg_load_avg_atomic_adds += 1;
-        if fault != Fault::PublishLost {
-            let tg = &mut self.task_groups[cfs];
-            tg.load_avg = tg.load_avg.wrapping_add(delta as u64);
-        }
-    }
-
-    /// Takes the group's contribution out of `tg->load_avg`, as when its CPU goes offline.
-    pub fn clear_tg_load_avg<H: Hardware>(&mut self, hw: &mut H, cfs: usize) {
-        if cfs == 0 {
-            return;
-        }
-        hw.probe(self, Probe::ClearTgLoadAvg { group: cfs as u16 });
-        let now = self.rate_limit_now(hw);
-        if self.planted(Fault::OfflineNotCleared) {
-            return;
-        }
-        let q = &mut self.cfs_rqs[cfs];
-        let tg = &mut self.task_groups[cfs];
-        tg.load_avg = tg.load_avg.wrapping_sub(q.tg_load_avg_contrib);
-        q.tg_load_avg_contrib = 0;
-        q.last_update_tg_load_avg = now;
-        self.costs.tg_load_avg_atomic_adds += 1;
-    }
-
-    /// The CPU goes offline: `clear_tg_offline_cfs_rqs()`.
-    pub fn set_rq_offline<H: Hardware>(&mut self, hw: &mut H) {
-        self.update_rq_clock(hw);
-        self.cpu_active = false;
-        for cfs in 1..self.nr_groups as usize {
-            self.clear_tg_load_avg(hw, cfs);
-        }
-    }
-
-    /// `add_tg_cfs_propagate()`.
-    fn add_tg_cfs_propagate(&mut self, cfs: usize, runnable_sum: i64) {
-        let q = &mut self.cfs_rqs[cfs];
-        q.propagate = 1;
-        q.prop_runnable_sum = q.prop_runnable_sum.wrapping_add(runnable_sum);
-    }
-
-    /// `attach_entity_load_avg()`.
-    fn attach_entity_load_avg(&mut self, cfs: usize, se: usize) {
-        let q = &mut self.cfs_rqs[cfs];
-        let e = &mut self.ses[se];
-        let divider = u64::from(q.avg.divider());
-        e.attached = true;
-        e.avg.last_update_time = q.avg.last_update_time;
-        e.avg.period_contrib = q.avg.period_contrib;
-        e.avg.util_sum = e.avg.util_avg.wrapping_mul(divider) as u32;
-        e.avg.runnable_sum = e.avg.runnable_avg.wrapping_mul(divider);
-        let weight = e.weight();
-        e.avg.load_sum = e.avg.load_avg.wrapping_mul(divider);
-        e.avg.load_sum = if weight < e.avg.load_sum { e.avg.load_sum / weight } else { 1 };
-
-        let load_sum = weight.wrapping_mul(e.avg.load_sum) as i64;
-        q.avg.update_sa_load(e.avg.load_avg as i64, load_sum);
-        q.avg.util_avg = q.avg.util_avg.wrapping_add(e.avg.util_avg);
-        q.avg.util_sum = q.avg.util_sum.wrapping_add(e.avg.util_sum);
-        q.avg.runnable_avg = q.avg.runnable_avg.wrapping_add(e.avg.runnable_avg);
-        q.avg.runnable_sum = q.avg.runnable_sum.wrapping_add(e.avg.runnable_sum);
-        let sum = e.avg.load_sum as i64;
-        self.add_tg_cfs_propagate(cfs, sum);
-    }
-
-    /// `detach_entity_load_avg()`.
-    fn detach_entity_load_avg(&mut self, cfs: usize, se: usize) {
-        let q = &mut self.cfs_rqs[cfs];
-        let e = &mut self.ses[se];
-        e.attached = false;
-        let load_sum = e.weight().wrapping_mul(e.avg.load_sum) as i64;
-        q.avg.update_sa_load(-(e.avg.load_avg as i64), -load_sum);
-        q.avg.update_sa_util(-(e.avg.util_avg as i64), -i64::from(e.avg.util_sum));
-        q.avg.update_sa_runnable(-(e.avg.runnable_avg as i64), -(e.avg.runnable_sum as i64));
-        let sum = e.avg.load_sum as i64;
-        self.add_tg_cfs_propagate(cfs, -sum);
-    }
-
-    /// `propagate_entity_load_avg()`: what attached or detached in a group moves to the group's
-    /// entity and its cfs_rq.
-    fn propagate_entity_load_avg(&mut self, cfs: usize, se: usize) -> bool {
-        let my_q = self.ses[se].my_q;
-        if my_q == NONE || self.cfs_rqs[my_q as usize].propagate == 0 {
-            return false;
-        }
-        let gq = &mut self.cfs_rqs[my_q as usize];
-        gq.propagate = 0;
-        let gavg = gq.avg.clone();
-        let gweight = scale_load_down(gq.load_weight);
-        let prop = core::mem::take(&mut gq.prop_runnable_sum);
-        self.add_tg_cfs_propagate(cfs, prop);
-
-        let q = &mut self.cfs_rqs[cfs];
-        let e = &mut self.ses[se];
-        let divider = u64::from(q.avg.divider());
-
-        let delta_util = gavg.util_avg.wrapping_sub(e.avg.util_avg) as i64;
-        if delta_util != 0 {
-            let new_sum = gavg.util_avg.wrapping_mul(divider) as u32;
-            let delta_sum = i64::from(new_sum) - i64::from(e.avg.util_sum);
-            e.avg.util_avg = gavg.util_avg;
-            e.avg.util_sum = new_sum;
-            q.avg.update_sa_util(delta_util, delta_sum);
-        }
-        let delta_runnable = gavg.runnable_avg.wrapping_sub(e.avg.runnable_avg) as i64;
-        if delta_runnable != 0 {
-            let new_sum = gavg.runnable_avg.wrapping_mul(divider);
-            let delta_sum = new_sum.wrapping_sub(e.avg.runnable_sum) as i64;
-            e.avg.runnable_avg = gavg.runnable_avg;
-            e.avg.runnable_sum = new_sum;
-            q.avg.update_sa_runnable(delta_runnable, delta_sum);
-        }
-        if prop != 0 {
-            let runnable_sum = if prop >= 0 {
-                prop.wrapping_add(e.avg.load_sum as i64).min(divider as i64)
-            } else {
-                let estimate = gavg.load_sum.checked_div(gweight).unwrap_or(0);
-                e.avg.load_sum.min(estimate) as i64
-            };
-            let running_sum = i64::from(e.avg.util_sum >> 10);
-            let runnable_sum = runnable_sum.max(running_sum) as u64;
-            let weight = e.weight();
-            let load_sum = weight.wrapping_mul(runnable_sum);
-            let load_avg = load_sum / divider;
-            let delta_avg = load_avg.wrapping_sub(e.avg.load_avg) as i64;
-            if delta_avg != 0 {
-                let old_sum = weight.wrapping_mul(e.avg.load_sum);
-                e.avg.load_sum = runnable_sum;
-                e.avg.load_avg = load_avg;
-                q.avg.update_sa_load(delta_avg, load_sum.wrapping_sub(old_sum) as i64);
-            }
-        }
-        true
-    }
-
-    /// `__update_load_avg_se()`.
-    fn update_load_avg_se(&mut self, now: u64, cfs: usize, se: usize) {
-        let running = self.cfs_rqs[cfs].curr as usize == se;
-        let my_q = self.ses[se].my_q;
-        let e = &mut self.ses[se];
-        let runnable = match my_q {
-            NONE => u64::from(e.on_rq),
-            _ => u64::from(e.runnable_weight),
-        };
-        if e.avg.update_load_sum(now, u64::from(e.on_rq), runnable, running) {
-            let weight = e.weight();
-            e.avg.update_load_avg(weight);
-        }
-    }
-
-    /// `se_update_runnable()`.
-    fn se_update_runnable(&mut self, se: usize) {
-        let my_q = self.ses[se].my_q;
-        if my_q != NONE {
-            self.ses[se].runnable_weight = self.cfs_rqs[my_q as usize].h_nr_runnable;
-        }
-    }
-
-    /// `update_load_avg()`: brings an entity and its cfs_rq up to now.
-    fn update_load_avg<H: Hardware>(&mut self, hw: &mut H, cfs: usize, se: usize, flags: u32) {
-        let now = self.rq_clock_pelt();
-        if self.ses[se].attached {
-            self.update_load_avg_se(now, cfs, se);
-        }
-        let mut decayed = self.update_load_avg_cfs_rq(now, cfs);
-        decayed |= self.propagate_entity_load_avg(cfs, se);
-
-        if !self.ses[se].attached && flags & DO_ATTACH != 0 {
-            self.attach_entity_load_avg(cfs, se);
-            self.update_tg_load_avg(hw, cfs);
-        } else if flags & DO_DETACH != 0 {
-            self.detach_entity_load_avg(cfs, se);
-            self.update_tg_load_avg(hw, cfs);
-        } else if decayed && flags & UPDATE_TG != 0 {
-            self.update_tg_load_avg(hw, cfs);
-        }
-    }
-
-    /// `update_blocked_averages()`: decays every leaf cfs_rq, children first. `rq->clock` is current.
-    pub fn update_blocked_averages<H: Hardware>(&mut self, hw: &mut H) {
-        self.update_irq_load_avg(0);
-        let now = self.rq_clock_pelt();
-        let mut next = self.leaf_first();
-        while let Some(cfs) = next {
-            next = self.leaf_next(cfs);
-            if self.update_load_avg_cfs_rq(now, cfs) {
-                self.update_tg_load_avg(hw, cfs);
-            }
-            let e = &self.ses[cfs];
-            let parent = e.cfs_rq;
-            let nothing =
-                e.avg.load_avg == 0 && e.avg.util_avg == 0 && self.cfs_rqs[cfs].propagate == 0;
-            if parent != NONE && !nothing {
-                self.update_load_avg(hw, parent as usize, cfs, UPDATE_TG);
-            }
-            let q = &self.cfs_rqs[cfs];
-            if q.load_weight == 0
-                && q.avg.is_decayed()
-                && q.tg_load_avg_contrib == 0
-                && !self.has_child_on_list(cfs)
-            {
-                self.list_del_leaf_cfs_rq(cfs);
-            }
-        }
-    }
-
-    /// `child_cfs_rq_on_list()`: a child, if listed, is right before its parent.
-    fn has_child_on_list(&self, cfs: usize) -> bool {
-        self.leaf_prev(cfs).is_some_and(|p| self.ses[p].cfs_rq as usize == cfs)
-    }
-
     /// `update_curr()`: adds the `clock_task` time since the last call to the running entity.
     fn update_curr(&mut self, cfs: usize) {
         let curr = self.cfs_rqs[cfs].curr;
@@ -451,43 +143,6 @@ impl Kernel {
         if (vruntime.wrapping_sub(q.min_vruntime) as i64) > 0 && q.nr_queued <= 1 {
             q.min_vruntime = vruntime;
         }
-    }
-
-    /// `update_cfs_group()`: a group entity's weight is its share of the group's load.
-    fn update_cfs_group(&mut self, se: usize) {
-        let my_q = self.ses[se].my_q;
-        if my_q == NONE {
-            return;
-        }
-        let q = &self.cfs_rqs[my_q as usize];
-        if q.load_weight == 0 {
-            return;
-        }
-        let tg = &self.task_groups[my_q as usize];
-        let load = scale_load_down(q.load_weight).max(q.avg.load_avg);
-        let tg_weight = tg.load_avg.wrapping_sub(q.tg_load_avg_contrib).wrapping_add(load);
-        let product = tg.shares.wrapping_mul(load);
-        let shares = product.checked_div(tg_weight).unwrap_or(product);
-        let shares = shares.clamp(MIN_SHARES, tg.shares.max(MIN_SHARES));
-        self.reweight_entity(se, shares);
-    }
-
-    /// `reweight_entity()`.
-    fn reweight_entity(&mut self, se: usize, weight: u64) {
-        let e = &mut self.ses[se];
-        if e.load_weight == weight {
-            return;
-        }
-        let q = &mut self.cfs_rqs[e.cfs_rq as usize];
-        if e.on_rq {
-            q.load_weight = q.load_weight.wrapping_sub(e.load_weight).wrapping_add(weight);
-        }
-        let old_sum = e.weight().wrapping_mul(e.avg.load_sum) as i64;
-        q.avg.update_sa_load(-(e.avg.load_avg as i64), -old_sum);
-        e.load_weight = weight;
-        let w = e.weight();
-        e.avg.load_avg = w.wrapping_mul(e.avg.load_sum) / u64::from(e.avg.divider());
-        q.avg.update_sa_load(e.avg.load_avg as i64, w.wrapping_mul(e.avg.load_sum) as i64);
     }
 
     /// `enqueue_task_fair()`.
@@ -602,10 +257,15 @@ impl Kernel {
         best
     }
 
-    /// `pick_next_task_fair()`, without changing what runs: the task to run, or swapper.
+    /// `pick_task_fair()`: the task to run, or swapper. What runs stays as it is, but is charged for
+    /// the time it ran.
     pub fn pick_task_fair(&mut self) -> u16 {
         let mut cfs = 0;
         loop {
+            let curr = self.cfs_rqs[cfs].curr;
+            if curr != NONE && self.ses[curr as usize].on_rq {
+                self.update_curr(cfs);
+            }
             let se = self.pick_entity(cfs);
             if se == NONE {
                 return IDLE_PID;
@@ -617,25 +277,44 @@ impl Kernel {
         }
     }
 
-    /// `put_prev_task_fair()`.
-    pub fn put_prev_task_fair<H: Hardware>(&mut self, hw: &mut H, pid: u16) {
-        let mut se = task_se(pid);
-        while self.ses[se].cfs_rq != NONE {
+    /// `put_prev_task_fair()`: `prev` stops running, up to the cfs_rq that it shares with `next`.
+    ///
+    /// Above that one nothing changes hands, and the kernel (`pick_next_task_fair()` to 7.2,
+    /// `put_prev_task_fair()` in 7.3) updates nothing.
+    pub fn put_prev_task_fair<H: Hardware>(&mut self, hw: &mut H, prev: u16, next: u16) {
+        let shared = if next == IDLE_PID { 0 } else { self.running_cfs_rq(task_se(next)) };
+        let mut se = task_se(prev);
+        loop {
             let cfs = self.ses[se].cfs_rq as usize;
             if self.ses[se].on_rq {
                 self.update_curr(cfs);
                 self.update_load_avg(hw, cfs, se, 0);
             }
             self.cfs_rqs[cfs].curr = NONE;
+            if cfs == shared || cfs == 0 {
+                return;
+            }
             se = cfs;
         }
     }
 
-    /// `set_next_task_fair()`.
-    pub fn set_next_task_fair<H: Hardware>(&mut self, hw: &mut H, pid: u16) {
-        let mut se = task_se(pid);
+    /// The nearest cfs_rq above `se` that something runs on, or the root.
+    fn running_cfs_rq(&self, se: usize) -> usize {
+        let mut cfs = self.ses[se].cfs_rq as usize;
+        while cfs != 0 && self.cfs_rqs[cfs].curr == NONE {
+            cfs = self.ses[cfs].cfs_rq as usize;
+        }
+        cfs
+    }
+
+    /// `set_next_task_fair()`: `next` runs, on each cfs_rq above it that nothing runs on.
+    pub fn set_next_task_fair<H: Hardware>(&mut self, hw: &mut H, next: u16) {
+        let mut se = task_se(next);
         while self.ses[se].cfs_rq != NONE {
             let cfs = self.ses[se].cfs_rq as usize;
+            if self.cfs_rqs[cfs].curr != NONE {
+                return;
+            }
             self.update_load_avg(hw, cfs, se, UPDATE_TG);
             let e = &mut self.ses[se];
             e.exec_start = self.rq.clock_task;
@@ -683,24 +362,6 @@ impl Kernel {
             }
             se = cfs;
         }
-    }
-
-    /// `init_entity_runnable_average()` and `post_init_entity_util_avg()`: a new task starts with
-    /// its full weight as load and a share of the free utilisation.
-    pub fn init_entity_averages(&mut self, pid: u16) {
-        let se = task_se(pid);
-        let q = &self.cfs_rqs[self.ses[se].cfs_rq as usize].avg;
-        let (util, load) = (q.util_avg, q.load_avg);
-        let e = &mut self.ses[se];
-        let weight = e.weight();
-        e.avg = SchedAvg { load_avg: weight, ..SchedAvg::default() };
-        let cap = (1024 - util.min(1024)) / 2;
-        if cap > 0 {
-            let share = if util != 0 { util.wrapping_mul(weight) / (load + 1) } else { cap };
-            e.avg.util_avg = share.min(cap);
-        }
-        e.avg.runnable_avg = e.avg.util_avg;
-        e.attached = false;
     }
 
     /// The task is on the run queue.

@@ -9,8 +9,8 @@ use crate::policy::{Fault, Policy, PsiZeroDelta, RateLimitClock};
 use crate::psi::{PsiGroupCpu, TSK_RUNNING};
 use crate::rq::Rq;
 use crate::wire::{
-    BootError, BootPage, FIRST_PID, IDLE_PID, IRQ_BALANCE, IrqSpec, KSOFTIRQD_PID, MAX_GROUPS,
-    MAX_IRQS, MAX_TASKS, NONE, TASK_BLOCKED, TASK_FORK, TaskSpec,
+    BootError, BootPage, FIRST_PID, IDLE_PID, IrqSpec, KSOFTIRQD_PID, MAX_GROUPS, MAX_IRQS,
+    MAX_TASKS, NONE, TASK_BLOCKED, TASK_FORK, TaskSpec,
 };
 
 pub use crate::softirq::{do_irq, handle_softirqs, step};
@@ -249,6 +249,7 @@ impl Kernel {
                 psi_irq_time: 0,
                 avg_irq: AVG,
                 leaf_cfs_rq_list: LIST,
+                tmp_alone_branch: 0,
             },
             cpu_irqtime: Irqtime {
                 total: 0,
@@ -374,7 +375,6 @@ impl Kernel {
         e.next = NONE;
         e.prev = NONE;
         e.load_weight = scale_load(spec.weight.into());
-        self.init_entity_averages(pid);
     }
 
     fn set_curr(&mut self, pid: u16) {
@@ -383,7 +383,8 @@ impl Kernel {
     }
 
     /// `try_to_wake_up()`: a task that sleeps becomes runnable and may preempt; one that runs
-    /// remembers the wake-up, so that a partner's ping is not lost.
+    /// remembers the wake-up, so that a partner's ping is not lost. The first wake-up of a task, and
+    /// each one of a [`TASK_FORK`], is `wake_up_new_task()`.
     pub fn try_to_wake_up<H: Hardware>(&mut self, hw: &mut H, pid: u16) {
         if self.is_queued(pid) {
             self.tasks[pid as usize].wake_pending = true;
@@ -396,7 +397,7 @@ impl Kernel {
         t.state = TaskState::Running;
         t.wake_pending = false;
         t.burn_left_ns = draw(&mut t.rng, t.spec.burn_min_ns, t.spec.burn_max_ns);
-        if t.spec.flags & TASK_FORK != 0 {
+        if !self.ses[task_se(pid)].attached {
             self.init_entity_averages(pid);
         }
         self.update_rq_clock(hw);
@@ -443,83 +444,8 @@ impl Kernel {
         t.burn_left_ns = draw(&mut t.rng, spec.burn_min_ns, spec.burn_max_ns);
     }
 
-    /// Inserts into the timer list, earliest first; the same instant in order of insertion.
-    fn timer_insert(&mut self, pid: u16, wake_ns: u64) {
-        let mut before = NONE;
-        let mut next = self.timer_first;
-        while next != NONE && self.tasks[next as usize].wake_ns <= wake_ns {
-            before = next;
-            next = self.tasks[next as usize].timer_next;
-        }
-        let t = &mut self.tasks[pid as usize];
-        t.wake_ns = wake_ns;
-        t.timer_armed = true;
-        t.timer_next = next;
-        match before {
-            NONE => self.timer_first = pid,
-            b => self.tasks[b as usize].timer_next = pid,
-        }
-    }
-
-    fn timer_remove(&mut self, pid: u16) {
-        let next = self.tasks[pid as usize].timer_next;
-        if self.timer_first == pid {
-            self.timer_first = next;
-        } else {
-            let mut before = self.timer_first;
-            while before != NONE && self.tasks[before as usize].timer_next != pid {
-                before = self.tasks[before as usize].timer_next;
-            }
-            if before != NONE {
-                self.tasks[before as usize].timer_next = next;
-            }
-        }
-        let t = &mut self.tasks[pid as usize];
-        t.timer_armed = false;
-        t.timer_next = NONE;
-    }
-
-    fn program_timer<H: Hardware>(&mut self, hw: &mut H) {
-        let mut deadline = self.next_tick_ns;
-        if self.timer_first != NONE {
-            deadline = deadline.min(self.tasks[self.timer_first as usize].wake_ns);
-        }
-        hw.set_timer(deadline);
-    }
-
-    /// The timer's handler: wakes what is due, then the tick if it is due.
-    pub(crate) fn timer_interrupt<H: Hardware>(&mut self, hw: &mut H) {
-        let now = hw.sched_clock_cpu();
-        while self.timer_first != NONE && self.tasks[self.timer_first as usize].wake_ns <= now {
-            let pid = self.timer_first;
-            self.try_to_wake_up(hw, pid);
-        }
-        if now >= self.next_tick_ns {
-            let ticks = (now - self.next_tick_ns) / self.tick_period_ns + 1;
-            self.jiffies = self.jiffies.wrapping_add(ticks);
-            self.next_tick_ns = self.next_tick_ns.wrapping_add(ticks * self.tick_period_ns);
-            self.sched_tick(hw);
-            if self.offline_ns != 0 && now >= self.offline_ns && self.cpu_active {
-                self.set_rq_offline(hw);
-            }
-        }
-        self.program_timer(hw);
-    }
-
-    /// A device's handler: wakes its task and raises its softirqs.
-    pub(crate) fn device_interrupt<H: Hardware>(&mut self, hw: &mut H, line: u16, softirq_ns: u32) {
-        self.softirq_backlog_ns = self.softirq_backlog_ns.wrapping_add(softirq_ns.into());
-        let spec = self.irqs[line as usize % MAX_IRQS];
-        if spec.flags & IRQ_BALANCE != 0 {
-            self.balance_pending = true;
-        }
-        if spec.wakes != NONE {
-            self.try_to_wake_up(hw, spec.wakes);
-        }
-    }
-
     /// `sched_tick()`: PSI first, then the clock, then the class; an idle CPU also balances.
-    fn sched_tick<H: Hardware>(&mut self, hw: &mut H) {
+    pub(crate) fn sched_tick<H: Hardware>(&mut self, hw: &mut H) {
         let curr = self.curr;
         self.psi_account_irqtime(hw, curr, None);
         self.update_rq_clock(hw);
@@ -530,7 +456,8 @@ impl Kernel {
         }
     }
 
-    /// `__schedule()`.
+    /// `__schedule()`. A CPU that goes idle decays what is blocked, as `sched_balance_newidle()` does
+    /// where there are other CPUs to pull from.
     pub fn schedule<H: Hardware>(&mut self, hw: &mut H) {
         self.update_rq_clock(hw);
         let prev = self.curr;
@@ -548,7 +475,7 @@ impl Kernel {
             return;
         }
         if prev != IDLE_PID {
-            self.put_prev_task_fair(hw, prev);
+            self.put_prev_task_fair(hw, prev, next);
         }
         if next == IDLE_PID {
             self.update_idle_rq_clock_pelt();
@@ -578,3 +505,6 @@ fn page_task_zero() -> TaskSpec {
 pub(crate) fn addr<T>(part: &T) -> u64 {
     core::ptr::from_ref(part) as usize as u64
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,9 +15,15 @@ pub mod fair;
 pub mod hardware;
 pub mod kernel;
 pub mod list;
+pub mod load_avg;
 pub mod pelt;
 pub mod policy;
 pub mod psi;
 pub mod rq;
 pub mod softirq;
+pub mod tg;
+pub mod timer;
 pub mod wire;
+
+#[cfg(test)]
+mod machine;

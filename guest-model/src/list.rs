@@ -21,6 +21,7 @@ impl Kernel {
     pub(crate) fn init_leaf_list(&mut self) {
         let head = addr(&self.rq.leaf_cfs_rq_list);
         self.rq.leaf_cfs_rq_list = ListHead { next: head, prev: head };
+        self.rq.tmp_alone_branch = head;
     }
 
     /// The cfs_rq whose list head is at `node`, or `None` at the end of the list.
@@ -54,27 +55,31 @@ impl Kernel {
         self.leaf_at(self.cfs_rqs[cfs].leaf_cfs_rq_list.prev)
     }
 
-    /// `list_add_leaf_cfs_rq()`: lists `cfs` and any ancestor that is not listed, so that children
-    /// come before their parents.
+    /// `list_add_leaf_cfs_rq()`: lists `cfs`, children before parents.
+    ///
+    /// Called bottom-up, as entities are enqueued. A cfs_rq goes right before its parent, and the
+    /// root to the end. A branch whose parent is not listed yet grows at the front, from
+    /// `tmp_alone_branch`, until it meets a listed parent.
     pub(crate) fn list_add_leaf_cfs_rq(&mut self, cfs: usize) {
-        let mut cfs = cfs;
-        // Where the next one goes: before the nearest listed ancestor, or at the end.
-        let mut anchor = cfs;
-        while self.cfs_rqs[anchor].on_list == 0 && self.ses[anchor].cfs_rq != NONE {
-            anchor = self.ses[anchor].cfs_rq as usize;
+        if self.cfs_rqs[cfs].on_list != 0 {
+            return;
         }
-        let before = if self.cfs_rqs[anchor].on_list != 0 {
-            addr(&self.cfs_rqs[anchor].leaf_cfs_rq_list)
-        } else {
-            addr(&self.rq.leaf_cfs_rq_list)
-        };
-        while self.cfs_rqs[cfs].on_list == 0 {
-            self.insert_before(before, cfs);
-            match self.ses[cfs].cfs_rq {
-                NONE => break,
-                parent => cfs = parent as usize,
+        let head = addr(&self.rq.leaf_cfs_rq_list);
+        let before = match self.ses[cfs].cfs_rq {
+            NONE => head,
+            p if self.cfs_rqs[p as usize].on_list != 0 => {
+                addr(&self.cfs_rqs[p as usize].leaf_cfs_rq_list)
             }
-        }
+            _ => {
+                let after = self.rq.tmp_alone_branch;
+                let next = self.leaf_mut(after).next;
+                self.insert_before(next, cfs);
+                self.rq.tmp_alone_branch = addr(&self.cfs_rqs[cfs].leaf_cfs_rq_list);
+                return;
+            }
+        };
+        self.insert_before(before, cfs);
+        self.rq.tmp_alone_branch = head;
     }
 
     fn insert_before(&mut self, before: u64, cfs: usize) {
@@ -91,8 +96,14 @@ impl Kernel {
             return;
         }
         let ListHead { next, prev } = self.cfs_rqs[cfs].leaf_cfs_rq_list;
+        if self.rq.tmp_alone_branch == addr(&self.cfs_rqs[cfs].leaf_cfs_rq_list) {
+            self.rq.tmp_alone_branch = prev;
+        }
         self.leaf_mut(prev).next = next;
         self.leaf_mut(next).prev = prev;
         self.cfs_rqs[cfs].on_list = 0;
     }
 }
+
+#[cfg(test)]
+mod tests;

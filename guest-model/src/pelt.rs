@@ -1,6 +1,5 @@
 //! Per-entity load tracking in the kernel's integer arithmetic (kernel/sched/pelt.c, pelt.h).
 
-use crate::fair::scale_load_down;
 use crate::kernel::Kernel;
 use crate::wire::IDLE_PID;
 
@@ -46,25 +45,47 @@ pub struct SchedAvg {
 }
 
 /// `val * y^n`, in the kernel's rounding.
-pub fn decay_load(mut val: u64, n: u64) -> u64 {
-    if n > LOAD_AVG_PERIOD * 63 {
-        return 0;
-    }
-    let mut local_n = n;
-    if local_n >= LOAD_AVG_PERIOD {
-        val >>= local_n / LOAD_AVG_PERIOD;
-        local_n %= LOAD_AVG_PERIOD;
-    }
-    let inv = RUNNABLE_AVG_YN_INV[(local_n & 31) as usize];
-    ((u128::from(val) * u128::from(inv)) >> 32) as u64
+pub fn decay_load(val: u64, n: u64) -> u64 {
+    Decay::over(n).apply(val)
 }
 
-/// Contribution of a span that ends the period begun `d1` units before its end, crosses `periods`
-/// boundaries and reaches `d3` units into the last period.
-fn accumulate_pelt_segments(periods: u64, d1: u32, d3: u32) -> u32 {
-    let c1 = decay_load(u64::from(d1), periods) as u32;
-    let c2 = LOAD_AVG_MAX - decay_load(u64::from(LOAD_AVG_MAX), periods) as u32 - 1024;
-    c1.wrapping_add(c2).wrapping_add(d3)
+/// y^n, split as `decay_load()` does: a power of one half and a fraction.
+#[derive(Clone, Copy)]
+struct Decay {
+    shift: u32,
+    inv: u32,
+}
+
+impl Decay {
+    #[inline]
+    fn over(n: u64) -> Self {
+        if n > LOAD_AVG_PERIOD * 63 {
+            return Self { shift: 0, inv: 0 };
+        }
+        let n = n as u32;
+        Self { shift: n / 32, inv: RUNNABLE_AVG_YN_INV[(n % 32) as usize] }
+    }
+
+    #[inline]
+    fn apply(self, val: u64) -> u64 {
+        ((u128::from(val >> self.shift) * u128::from(self.inv)) >> 32) as u64
+    }
+
+    /// [`Decay::apply`], in 64 bits.
+    #[inline]
+    fn apply_u32(self, val: u32) -> u32 {
+        (((u64::from(val) >> self.shift) * u64::from(self.inv)) >> 32) as u32
+    }
+
+    /// `__accumulate_pelt_segments()`: contribution of a span that begins `d1` units before the end
+    /// of a period, crosses the boundaries that this is the decay of, and reaches `d3` units into
+    /// the last period.
+    #[inline]
+    fn segments(self, d1: u32, d3: u32) -> u32 {
+        let c1 = self.apply_u32(d1);
+        let c2 = LOAD_AVG_MAX.wrapping_sub(self.apply_u32(LOAD_AVG_MAX)).wrapping_sub(1024);
+        c1.wrapping_add(c2).wrapping_add(d3)
+    }
 }
 
 impl SchedAvg {
@@ -80,13 +101,13 @@ impl SchedAvg {
         delta += u64::from(self.period_contrib);
         let periods = delta / 1024;
         if periods != 0 {
-            self.load_sum = decay_load(self.load_sum, periods);
-            self.runnable_sum = decay_load(self.runnable_sum, periods);
-            self.util_sum = decay_load(u64::from(self.util_sum), periods) as u32;
+            let y = Decay::over(periods);
+            self.load_sum = y.apply(self.load_sum);
+            self.runnable_sum = y.apply(self.runnable_sum);
+            self.util_sum = y.apply_u32(self.util_sum);
             delta %= 1024;
             if load != 0 {
-                let d1 = 1024u32.wrapping_sub(self.period_contrib);
-                contrib = accumulate_pelt_segments(periods, d1, delta as u32);
+                contrib = y.segments(1024u32.wrapping_sub(self.period_contrib), delta as u32);
             }
         }
         self.period_contrib = delta as u32;
@@ -137,9 +158,11 @@ impl SchedAvg {
     }
 }
 
-/// `cap_scale(v, SCHED_CAPACITY_SCALE)`: the kernel's product and shift lose the top ten bits.
+/// `cap_scale(v, SCHED_CAPACITY_SCALE)` of an unsigned `v`: the product and the shift lose the top
+/// ten bits. A second time loses no more.
+#[inline]
 fn cap_scale_full(v: u64) -> u64 {
-    v.wrapping_mul(1 << SCHED_CAPACITY_SHIFT) >> SCHED_CAPACITY_SHIFT
+    v << SCHED_CAPACITY_SHIFT >> SCHED_CAPACITY_SHIFT
 }
 
 impl Kernel {
@@ -151,7 +174,7 @@ impl Kernel {
 
     /// Accumulates `running` ns of IRQ and steal time, assumed to lie just before the update.
     pub fn update_irq_load_avg(&mut self, running: u64) -> bool {
-        let running = cap_scale_full(cap_scale_full(running));
+        let running = cap_scale_full(running);
         let clock = self.rq.clock;
         let avg = &mut self.rq.avg_irq;
         let before = avg.update_load_sum(clock.wrapping_sub(running), 0, 0, false);
@@ -169,8 +192,10 @@ impl Kernel {
             self.sync_idle_rq_clock_pelt();
             return;
         }
-        let scaled = cap_scale_full(cap_scale_full(delta as u64));
-        self.rq.clock_pelt = self.rq.clock_pelt.wrapping_add(scaled);
+        // The first cap_scale() is unsigned and loses the top ten bits; the second is signed, because
+        // x86's arch_scale_freq_capacity() is a long, and extends what is left from bit 53.
+        let scaled = delta << SCHED_CAPACITY_SHIFT >> SCHED_CAPACITY_SHIFT;
+        self.rq.clock_pelt = self.rq.clock_pelt.wrapping_add(scaled as u64);
     }
 
     /// `_update_idle_rq_clock_pelt()`.
@@ -190,67 +215,7 @@ impl Kernel {
         }
         self.sync_idle_rq_clock_pelt();
     }
-
-    /// `__update_load_avg_cfs_rq()`: true if the averages changed.
-    pub(crate) fn update_load_avg_cfs_rq(&mut self, now: u64, cfs: usize) -> bool {
-        let q = &mut self.cfs_rqs[cfs];
-        let load = scale_load_down(q.load_weight);
-        let running = q.curr != crate::wire::NONE;
-        let due = q.avg.update_load_sum(now, load, u64::from(q.h_nr_runnable), running);
-        if due {
-            q.avg.update_load_avg(1);
-        }
-        due
-    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn yn_table_is_y_to_the_n_rounded_down() {
-        // An exact bound: inv[n]^32 * 2^n <= (2^32)^32 would need big integers; floating point in
-        // double precision is off by less than one unit here, which is what is asserted.
-        for (n, inv) in RUNNABLE_AVG_YN_INV.iter().enumerate() {
-            let exact = (u32::MAX as f64) * 0.5f64.powf(n as f64 / 32.0);
-            assert!((exact - f64::from(*inv)).abs() <= 1.5, "n {n}: {exact} {inv}");
-        }
-    }
-
-    #[test]
-    fn decay_halves_every_32_periods_and_ends_at_2016() {
-        for k in 0..63 {
-            assert_eq!(decay_load(1 << 40, 32 * k), decay_load((1 << 40) >> k, 0));
-        }
-        assert_eq!(decay_load(u64::MAX, 32 * 63 + 1), 0);
-    }
-
-    #[test]
-    fn a_cpu_that_always_runs_reaches_1024_and_never_passes_it() {
-        let mut a = SchedAvg::default();
-        for ms in 1..2000u64 {
-            if a.update_load_sum(ms * 1_000_000, 1, 1, true) {
-                a.update_load_avg(1);
-            }
-            assert!(a.util_avg <= 1024 && a.runnable_avg <= 1024, "{ms}: {a:?}");
-        }
-        assert!(a.util_avg >= 1023, "{a:?}");
-    }
-
-    #[test]
-    fn one_large_step_equals_many_small_ones_while_nothing_is_accumulated() {
-        let start = SchedAvg { load_sum: 1 << 30, ..SchedAvg::default() };
-        let mut big = start.clone();
-        big.update_load_sum(32 * 1024 * 1024, 0, 0, false);
-        // y^0 is 1 - 2^-32 in the table, which rounds down.
-        assert_eq!(big.load_sum, (1 << 29) - 1);
-    }
-
-    #[test]
-    fn a_clock_that_went_back_only_moves_the_stamp() {
-        let mut a = SchedAvg { last_update_time: 1 << 20, load_sum: 7, ..SchedAvg::default() };
-        assert!(!a.update_load_sum(5, 1, 1, true));
-        assert_eq!((a.last_update_time, a.load_sum), (5, 7));
-    }
-}
+mod tests;

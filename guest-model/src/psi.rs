@@ -221,3 +221,6 @@ impl Kernel {
         self.psi_write_end();
     }
 }
+
+#[cfg(test)]
+mod tests;

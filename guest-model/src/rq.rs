@@ -42,12 +42,16 @@ pub struct Rq {
     pub avg_irq: SchedAvg,
     /// The leaf cfs_rqs, children before parents.
     pub leaf_cfs_rq_list: ListHead,
+    /// Where a branch that no listed parent holds yet goes on, a guest virtual address.
+    pub tmp_alone_branch: u64,
 }
 
 impl Kernel {
     /// Brings `rq->clock` to `sched_clock_cpu()`, and with it the clocks derived from it.
     ///
-    /// A clock that went backwards is ignored, as in the kernel.
+    /// A clock that went backwards is ignored, as in the kernel. The kernel leaves out the update in
+    /// `__schedule()` when the wake-up that asked for it has just made one (`RQCF_ACT_SKIP`); this
+    /// one makes every update that it is asked for.
     pub fn update_rq_clock<H: Hardware>(&mut self, hw: &mut H) {
         hw.probe(self, Probe::UpdateRqClock);
         self.costs.clock_reads_update_rq_clock += 1;
@@ -81,7 +85,7 @@ impl Kernel {
         if fault != Fault::IrqTwice {
             rq.prev_irq_time = rq.prev_irq_time.wrapping_add(irq_delta as u64);
         }
-        delta -= irq_delta;
+        delta = delta.wrapping_sub(irq_delta);
 
         let mut steal = steal_clock.wrapping_sub(rq.prev_steal_time_rq) as i64;
         let raw_steal = steal;
@@ -95,9 +99,11 @@ impl Kernel {
         };
         delta = delta.wrapping_sub(steal);
         match fault {
-            Fault::StealTwice => delta -= steal.min(delta),
-            Fault::StealIgnored => delta += steal,
-            Fault::ClockTaskAhead => delta = wall_delta + irq_delta + steal,
+            Fault::StealTwice => delta = delta.wrapping_sub(steal.min(delta)),
+            Fault::StealIgnored => delta = delta.wrapping_add(steal),
+            Fault::ClockTaskAhead => {
+                delta = wall_delta.wrapping_add(irq_delta).wrapping_add(steal);
+            }
             Fault::ClockTaskBack if self.costs.clock_reads_update_rq_clock.is_multiple_of(64) => {
                 delta = -1000;
             }
@@ -115,3 +121,6 @@ impl Kernel {
         self.update_rq_clock_pelt(if wall { wall_delta } else { delta });
     }
 }
+
+#[cfg(test)]
+mod tests;

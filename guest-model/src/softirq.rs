@@ -12,6 +12,8 @@ pub const HARDIRQ_OFFSET: u32 = 1 << 16;
 pub const HARDIRQ_MASK: u32 = 0xf << 16;
 /// Rounds of pending softirqs before ksoftirqd takes over (`MAX_SOFTIRQ_RESTART`).
 const MAX_SOFTIRQ_RESTART: u32 = 10;
+/// Time after which ksoftirqd takes over (`MAX_SOFTIRQ_TIME`), ns.
+const MAX_SOFTIRQ_TIME_NS: u64 = 2_000_000;
 
 impl Kernel {
     /// `irq_enter()`: hardirq context begins.
@@ -40,39 +42,45 @@ impl Kernel {
         }
     }
 
+    /// `MAX_SOFTIRQ_TIME`: two milliseconds in ticks, rounded up as `msecs_to_jiffies()` does.
+    fn max_softirq_ticks(&self) -> u64 {
+        MAX_SOFTIRQ_TIME_NS.div_ceil(self.tick_period_ns.max(1))
+    }
+
     /// The `SCHED_SOFTIRQ` action: decays what is blocked, as load balancing does.
     fn sched_balance_softirq<H: Hardware>(&mut self, hw: &mut H) {
-        self.balance_pending = false;
         self.update_rq_clock(hw);
         self.update_blocked_averages(hw);
     }
 }
 
-/// `handle_softirqs()`: runs what is pending, with interrupts on while the work is done. What
-/// stays pending after the last round, or once a task must run, is left to ksoftirqd.
+/// `handle_softirqs()`: runs what is pending, with interrupts on while the work is done. What is
+/// raised meanwhile waits for the next round; what stays pending after the last round, after two
+/// milliseconds of ticks, or once a task must run, is left to ksoftirqd.
 pub fn handle_softirqs<C: Cpu>(cpu: &mut C) {
     let (k, hw) = cpu.parts();
     k.preempt_count = k.preempt_count.wrapping_add(SOFTIRQ_OFFSET);
     k.irqtime_account_irq(hw, SOFTIRQ_OFFSET);
-    // msecs_to_jiffies(2), at least one tick.
-    let max_jiffies = (2_000_000 / k.tick_period_ns).max(1);
-    let end = k.jiffies.wrapping_add(max_jiffies);
+    let begin = k.jiffies;
     let mut restarts = MAX_SOFTIRQ_RESTART;
     loop {
-        let mut work = core::mem::take(&mut cpu.parts().0.softirq_backlog_ns);
+        let k = cpu.parts().0;
+        let mut work = core::mem::take(&mut k.softirq_backlog_ns);
+        let balance = core::mem::take(&mut k.balance_pending);
         while work != 0 {
             let want = u32::try_from(work).unwrap_or(u32::MAX);
             work -= u64::from(cpu.softirq(want).min(want));
         }
         let (k, hw) = cpu.parts();
-        if k.balance_pending {
+        if balance {
             k.sched_balance_softirq(hw);
         }
         if !k.softirq_pending() {
             break;
         }
         restarts -= 1;
-        if k.jiffies >= end || k.need_resched || restarts == 0 {
+        let ticks = k.jiffies.wrapping_sub(begin);
+        if ticks >= k.max_softirq_ticks() || k.need_resched || restarts == 0 {
             k.wakeup_softirqd(hw);
             break;
         }
@@ -125,3 +133,6 @@ pub fn step<C: Cpu>(cpu: &mut C) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

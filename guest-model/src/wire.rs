@@ -202,7 +202,7 @@ pub enum BootError {
     Policy = 4,
     /// A table's length is zero or above its limit.
     Count = 5,
-    /// The tick period is zero or above 2^32 ns.
+    /// The tick period is zero, or 2^32 ns or more.
     Tick = 6,
     /// A group's parent does not come before it, or its shares are out of range.
     Group = 7,
@@ -303,3 +303,6 @@ impl BootPage {
         Ok(policy)
     }
 }
+
+#[cfg(test)]
+mod tests;
