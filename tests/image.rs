@@ -256,7 +256,7 @@ impl Image {
         section(2, symtab, symbols.len(), 2, 1, 24);
         section(3, strtab, names.len(), 0, 0, 0);
 
-        let mut header = vec![0; EHDR];
+        let mut header = [0; EHDR];
         let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, b"\x7fELF\x02\x01\x01");
         put(16, &2u16.to_le_bytes());
