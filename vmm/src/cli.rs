@@ -95,7 +95,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Override a key of the scenario; repeatable. For example --set duration=2s, --set
-    /// irq.nic.rate=20kHz.
+    /// irq.rx.rate=8kHz.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
     /// What to print on standard output.

@@ -21,7 +21,7 @@ use crate::introspect::{Introspector, ReadError, SetupError, bundled};
 use crate::kvm::{Exit, Kvm, Vcpu, VcpuError};
 use crate::machine::clock_pages::{ClockPageError, ClockPages};
 use crate::machine::{Machine, MachineError, paging};
-use crate::session::{Asked, PassOutcome, Session, Stop};
+use crate::session::{Asked, Control, PassOutcome, Session, Stop};
 use crate::trace::Trace;
 
 /// Why a guest could not be started.
@@ -345,42 +345,50 @@ pub fn run<I: Injections>(
 /// KVM_RUN until guest time is up.
 fn vcpu_loop<I: Injections>(vcpu: &mut Vcpu, handler: &mut Handler<I>) -> Result<(), GuestError> {
     let control = handler.session.control();
-    loop {
-        let exit = vcpu.run()?;
-        let regs = vcpu.regs()?;
-        match exit {
-            Exit::Hlt if !vcpu.interrupts_on() => return Err(GuestError::HaltedForGood),
-            Exit::Interrupted => {
-                let silent_s = control.spinning_s.load(Relaxed);
-                if silent_s != 0 {
-                    return Err(GuestError::Spinning(silent_s));
-                }
-            }
-            Exit::InternalError {
-                suberror: kvm_bindings::KVM_INTERNAL_ERROR_EMULATION, ..
-            } => {
-                let bytes = match vcpu.failed_instruction() {
-                    Some(i) => i.bytes().iter().map(|b| format!("{b:02x} ")).collect(),
-                    None => "(bytes unknown) ".to_owned(),
-                };
-                return Err(GuestError::Emulation { bytes: bytes.trim_end().into() });
-            }
-            _ => {}
-        }
-        if let Reply::Answer(value) = handler.handle(exit, [regs.rdi, regs.rsi, regs.rdx])? {
-            vcpu.answer_in(value)?;
-        }
-        if handler.finished() {
-            return Ok(());
-        }
-        if handler.has_pending()
-            && passes_time(exit)
-            && vcpu.can_inject()
-            && let Some(vector) = handler.deliver()
-        {
-            vcpu.interrupt(vector)?;
-        }
+    while !handler.finished() {
+        turn(vcpu, handler, &control)?;
     }
+    Ok(())
+}
+
+/// One KVM_RUN, and what its exit asks for. `control` is the session's.
+#[inline]
+pub fn turn<I: Injections>(
+    vcpu: &mut Vcpu,
+    handler: &mut Handler<I>,
+    control: &Control,
+) -> Result<Exit, GuestError> {
+    let exit = vcpu.run()?;
+    let regs = vcpu.regs()?;
+    match exit {
+        Exit::Hlt if !vcpu.interrupts_on() => return Err(GuestError::HaltedForGood),
+        Exit::Interrupted => {
+            let silent_s = control.spinning_s.load(Relaxed);
+            if silent_s != 0 {
+                return Err(GuestError::Spinning(silent_s));
+            }
+        }
+        Exit::InternalError { suberror: kvm_bindings::KVM_INTERNAL_ERROR_EMULATION, .. } => {
+            let bytes = match vcpu.failed_instruction() {
+                Some(i) => i.bytes().iter().map(|b| format!("{b:02x} ")).collect(),
+                None => "(bytes unknown) ".to_owned(),
+            };
+            return Err(GuestError::Emulation { bytes: bytes.trim_end().into() });
+        }
+        _ => {}
+    }
+    if let Reply::Answer(value) = handler.handle(exit, [regs.rdi, regs.rsi, regs.rdx])? {
+        vcpu.answer_in(value)?;
+    }
+    if !handler.finished()
+        && handler.has_pending()
+        && passes_time(exit)
+        && vcpu.can_inject()
+        && let Some(vector) = handler.deliver()
+    {
+        vcpu.interrupt(vector)?;
+    }
+    Ok(exit)
 }
 
 /// Is this an exit at which an interrupt may be delivered?
@@ -414,3 +422,6 @@ fn registers(r: &kvm_regs) -> String {
         r.r15
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,9 +26,9 @@ pub struct Step<'a> {
     /// The host's record at its entry.
     pub mark: Mark,
     /// The run queue at its entry.
-    pub before: RqView,
+    pub before: &'a RqView,
     /// The run queue after it.
-    pub after: RqView,
+    pub after: &'a RqView,
     /// The cfs_rq before and after, for `update_tg_load_avg()` and `clear_tg_load_avg()`.
     pub cfs: Option<(CfsRqView, CfsRqView)>,
     /// After `psi_account_irqtime()`: the charged task's group and its ancestors.
@@ -60,8 +60,14 @@ impl Observer {
     }
 
     /// Probe hits so far.
+    #[inline]
     pub fn hits(&self) -> u64 {
         self.hits
+    }
+
+    /// The call whose probe was hit last, and the run queue at its entry.
+    pub fn last(&self) -> Option<(Call, RqView)> {
+        self.open.as_ref().map(|open| (open.call, open.rq))
     }
 
     /// A probe was hit: completes the call before it, hands it to `on_step`, and opens this one.
@@ -75,7 +81,7 @@ impl Observer {
         on_step: impl FnMut(&Step<'_>),
     ) -> Result<(), V::Error> {
         let rq = view.rq()?;
-        self.close(view, rq, on_step)?;
+        self.close(view, &rq, on_step)?;
         let cfs = match call {
             Call::UpdateTgLoadAvg { group } | Call::ClearTgLoadAvg { group } => {
                 Some(view.cfs_rq(group)?)
@@ -97,7 +103,7 @@ impl Observer {
         on_step: impl FnMut(&Step<'_>),
     ) -> Result<RqView, V::Error> {
         let rq = view.rq()?;
-        self.close(view, rq, on_step)?;
+        self.close(view, &rq, on_step)?;
         trace.push(Record::call(at_ns, Kind::End, &[], rq_values(&rq)));
         Ok(rq)
     }
@@ -106,10 +112,10 @@ impl Observer {
     fn close<V: GuestView>(
         &mut self,
         view: &V,
-        after: RqView,
+        after: &RqView,
         mut on_step: impl FnMut(&Step<'_>),
     ) -> Result<(), V::Error> {
-        let Some(open) = self.open.take() else { return Ok(()) };
+        let Some(open) = &self.open else { return Ok(()) };
         let cfs = match open.cfs {
             None => None,
             Some(before) => Some((before, view.cfs_rq(before.group)?)),
@@ -130,7 +136,7 @@ impl Observer {
         on_step(&Step {
             call: open.call,
             mark: open.mark,
-            before: open.rq,
+            before: &open.rq,
             after,
             cfs,
             psi: &self.chain,

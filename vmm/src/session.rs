@@ -133,8 +133,6 @@ pub struct Session<I> {
     checks: Checks,
     trace: Trace,
     control: Arc<Control>,
-    last_rq: RqView,
-    last_call: Option<Call>,
     exits: u64,
     exits_at_instant: u64,
     instant_ns: u64,
@@ -160,8 +158,6 @@ impl<I: Injections> Session<I> {
             checks: Checks::new(setup),
             trace,
             control,
-            last_rq: RqView::default(),
-            last_call: None,
             exits: 0,
             exits_at_instant: 0,
             instant_ns: 0,
@@ -239,13 +235,9 @@ impl<I: Injections> Session<I> {
             steal_ns: ledger.steal_counter_ns as u64,
             irq_ns: ledger.irq_ns(),
         };
-        let (checks, last_rq) = (&mut self.checks, &mut self.last_rq);
-        self.last_call = Some(call);
+        let checks = &mut self.checks;
         self.observer
-            .hit(view, call, mark, &mut self.trace, |step| {
-                *last_rq = step.after;
-                checks.step(step);
-            })
+            .hit(view, call, mark, &mut self.trace, |step| checks.step(step))
             .map_err(Stop::View)
     }
 
@@ -265,7 +257,7 @@ impl<I: Injections> Session<I> {
             return Err(Stop::Stuck {
                 exits: self.exits_at_instant,
                 at_ns: now,
-                last: self.last_call.map_or("none".into(), |c| format!("{c:?}")),
+                last: self.observer.last().map_or("none".into(), |(c, _)| format!("{c:?}")),
             });
         }
         self.exits += 1;
@@ -276,39 +268,28 @@ impl<I: Injections> Session<I> {
         Ok(())
     }
 
-    /// Ends the pass: reads the guest a last time and judges the end. A guest that cannot be read
-    /// still leaves all that was found before.
+    /// Ends the pass: reads the guest a last time and judges the end.
+    ///
+    /// A guest that was stopped before its time may be in the middle of an accounting rule, so what it
+    /// holds then is not judged: what was found before stands.
     pub fn finish<V: GuestView>(
         mut self,
         view: &V,
         stopped: Option<(Asked, String)>,
     ) -> (PassOutcome, Trace) {
         let now = self.engine.clock().now_ns();
-        let mut why = stopped;
-        let mut cfs_rqs: Vec<CfsRqView> = Vec::new();
-        let mut psi: Vec<PsiView> = Vec::new();
-        let mut costs = None;
-        let (checks, last_rq) = (&mut self.checks, &mut self.last_rq);
-        let read = self
-            .observer
-            .finish(view, now, &mut self.trace, |step| checks.step(step))
-            .and_then(|rq| {
-                *last_rq = rq;
-                for group in 0..self.groups {
-                    cfs_rqs.push(view.cfs_rq(group)?);
-                    psi.push(view.psi_group(group)?);
-                }
-                costs = view.costs()?;
-                Ok(())
-            });
-        if let Err(e) = read {
-            why.get_or_insert_with(|| (Asked::ByError, chain(&Stop::View(e))));
+        let mut stopped = stopped;
+        let mut rq = self.observer.last().map_or_else(RqView::default, |(_, rq)| rq);
+        let mut state = Vec::new();
+        if stopped.is_none()
+            && let Err(e) = self.read_end(view, now, &mut rq, &mut state)
+        {
+            stopped = Some((Asked::ByError, chain(&Stop::View(e))));
         }
         let end = Final {
             at_ns: now,
-            rq: self.last_rq,
-            cfs_rqs: &cfs_rqs,
-            psi: &psi,
+            rq,
+            groups: stopped.is_none().then_some(state.as_slice()),
             ledger: self.engine.ledger(),
             in_flight: self.engine.in_flight(),
         };
@@ -316,16 +297,32 @@ impl<I: Injections> Session<I> {
         let outcome = PassOutcome {
             policy: self.policy,
             elapsed_ns: now,
-            rq: self.last_rq,
+            rq,
             ledger: self.engine.ledger().clone(),
             irqs_waiting: self.engine.waiting(),
             hits: self.observer.hits(),
             checks,
             measured,
-            costs,
-            stopped: why,
+            costs: view.costs().unwrap_or(None),
+            stopped,
         };
         (outcome, self.trace)
+    }
+
+    /// Completes the last call and reads every group.
+    fn read_end<V: GuestView>(
+        &mut self,
+        view: &V,
+        now: u64,
+        rq: &mut RqView,
+        state: &mut Vec<(CfsRqView, PsiView)>,
+    ) -> Result<(), V::Error> {
+        let checks = &mut self.checks;
+        *rq = self.observer.finish(view, now, &mut self.trace, |step| checks.step(step))?;
+        for group in 0..self.groups {
+            state.push((view.cfs_rq(group)?, view.psi_group(group)?));
+        }
+        Ok(())
     }
 }
 

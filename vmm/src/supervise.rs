@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
 use thiserror::Error;
@@ -45,12 +45,15 @@ fn setup<T, E: Into<io::Error>>(
     result.map_err(|e| SuperviseError::Setup { what, source: e.into() })
 }
 
-/// Ctrl-C and SIGTERM: the first ends the run with a report, the second ends the program.
+/// Ctrl-C and SIGTERM: the first ends the run with a report, one that comes later ends the program.
 struct Interrupts {
     pipe: UnixStream,
     control: Arc<Control>,
-    seen: bool,
+    first: Option<Instant>,
 }
+
+/// Signals this close are one request: timeout(1), for one, signals a child and then its whole group.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
 
 /// Shows how far a run is.
 pub type Report = Box<dyn FnMut(&Control) + Send>;
@@ -77,7 +80,13 @@ struct Done {
     done: bool,
 }
 
-enum Subscriber {
+/// A source of events, and whether epoll has taken it.
+struct Subscriber {
+    source: Source,
+    registered: bool,
+}
+
+enum Source {
     Interrupts(Interrupts),
     Progress(Progress),
     Watchdog(Watchdog),
@@ -86,11 +95,11 @@ enum Subscriber {
 
 impl Subscriber {
     fn fd(&self) -> RawFd {
-        match self {
-            Self::Interrupts(s) => s.pipe.as_raw_fd(),
-            Self::Progress(s) => s.timer.as_raw_fd(),
-            Self::Watchdog(s) => s.timer.as_raw_fd(),
-            Self::Done(s) => s.event.as_raw_fd(),
+        match &self.source {
+            Source::Interrupts(s) => s.pipe.as_raw_fd(),
+            Source::Progress(s) => s.timer.as_raw_fd(),
+            Source::Watchdog(s) => s.timer.as_raw_fd(),
+            Source::Done(s) => s.event.as_raw_fd(),
         }
     }
 }
@@ -100,28 +109,26 @@ const WATCHDOG_STEP: Duration = Duration::from_millis(500);
 
 impl MutEventSubscriber for Subscriber {
     fn init(&mut self, ops: &mut EventOps<'_>) {
-        // The descriptor is new and open; epoll takes it unless the system is out of memory, and then
-        // the loop below ends with the error of its own.
-        let _ = ops.add(Events::with_data_raw(self.fd(), 0, EventSet::IN));
+        self.registered = ops.add(Events::with_data_raw(self.fd(), 0, EventSet::IN)).is_ok();
     }
 
     fn process(&mut self, _: Events, _: &mut EventOps<'_>) {
-        match self {
-            Self::Interrupts(s) => {
+        match &mut self.source {
+            Source::Interrupts(s) => {
                 let mut bytes = [0; 16];
                 let _ = io::Read::read(&mut s.pipe, &mut bytes);
-                if s.seen {
+                let first = *s.first.get_or_insert_with(Instant::now);
+                if first.elapsed() > ONE_REQUEST {
                     // The user insists; what has reached the disk stays.
                     std::process::exit(130);
                 }
-                s.seen = true;
                 s.control.stop();
             }
-            Self::Progress(s) => {
+            Source::Progress(s) => {
                 let _ = s.timer.wait();
                 (s.report)(&s.control);
             }
-            Self::Watchdog(s) => {
+            Source::Watchdog(s) => {
                 let _ = s.timer.wait();
                 let exits = s.control.exits.load(Relaxed);
                 s.silent =
@@ -132,7 +139,7 @@ impl MutEventSubscriber for Subscriber {
                     s.control.kick();
                 }
             }
-            Self::Done(s) => {
+            Source::Done(s) => {
                 let _ = s.event.read();
                 s.done = true;
             }
@@ -161,26 +168,37 @@ pub fn supervise<T: Send + 'static>(
     let event = setup("make an event descriptor", EventFd::new(EFD_NONBLOCK))?;
     let finished = setup("copy an event descriptor", event.try_clone())?;
 
-    let mut manager = EventManager::new().map_err(|e| SuperviseError::Loop(format!("{e:?}")))?;
-    let interrupts = Interrupts { pipe, control: control.clone(), seen: false };
-    manager.add_subscriber(Subscriber::Interrupts(interrupts));
     let timer = |period: Duration| -> Result<TimerFd, SuperviseError> {
         let mut timer = setup("make a timer", TimerFd::new())?;
         setup("start a timer", timer.reset(period, Some(period)))?;
         Ok(timer)
     };
-    manager.add_subscriber(Subscriber::Watchdog(Watchdog {
-        timer: timer(WATCHDOG_STEP.min(watchdog))?,
-        control: control.clone(),
-        limit: watchdog,
-        last_exits: 0,
-        silent: Duration::ZERO,
-    }));
+    let mut sources = vec![
+        Source::Interrupts(Interrupts { pipe, control: control.clone(), first: None }),
+        Source::Watchdog(Watchdog {
+            timer: timer(WATCHDOG_STEP.min(watchdog))?,
+            control: control.clone(),
+            limit: watchdog,
+            last_exits: 0,
+            silent: Duration::ZERO,
+        }),
+    ];
     if let Some(report) = report {
         let progress = Progress { timer: timer(PROGRESS)?, report, control: control.clone() };
-        manager.add_subscriber(Subscriber::Progress(progress));
+        sources.push(Source::Progress(progress));
     }
-    let done = manager.add_subscriber(Subscriber::Done(Done { event, done: false }));
+    let mut manager = EventManager::new().map_err(|e| SuperviseError::Loop(format!("{e:?}")))?;
+    let mut add = |source| {
+        let id = manager.add_subscriber(Subscriber { source, registered: false });
+        match manager.subscriber_mut(id) {
+            Ok(s) if s.registered => Ok(id),
+            _ => Err(SuperviseError::Loop("epoll takes no more descriptors".into())),
+        }
+    };
+    for source in sources {
+        add(source)?;
+    }
+    let done = add(Source::Done(Done { event, done: false }))?;
 
     let spawned = std::thread::Builder::new().name("vcpu".into()).spawn(move || {
         // Also when `work` panics: the main thread must not wait for ever.
@@ -191,7 +209,7 @@ pub fn supervise<T: Send + 'static>(
     loop {
         manager.run().map_err(|e| SuperviseError::Loop(format!("{e:?}")))?;
         let over = match manager.subscriber_mut(done) {
-            Ok(Subscriber::Done(d)) => d.done,
+            Ok(Subscriber { source: Source::Done(d), .. }) => d.done,
             _ => true,
         };
         if over {

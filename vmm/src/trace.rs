@@ -10,13 +10,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use sha2::{Digest, Sha256};
+use zerocopy::{Immutable, IntoBytes};
 
 /// Values of one record.
 pub const FIELDS: usize = 16;
 
 /// What a record tells, with the names of its values in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, Immutable)]
+#[repr(u64)]
 pub enum Kind {
     /// A pass over the scenario begins.
     Pass = 1,
@@ -95,8 +96,9 @@ impl Kind {
     }
 }
 
-/// One record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One record: 18 little-endian words, which are hashed as they lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct Record {
     /// Guest time, ns.
     pub at_ns: u64,
@@ -105,6 +107,9 @@ pub struct Record {
     /// Its values, unused ones 0.
     pub values: [u64; FIELDS],
 }
+
+// The words' order in memory is the hash's.
+const _: () = assert!(cfg!(target_endian = "little"));
 
 impl Record {
     /// A record of the host's own doing.
@@ -195,16 +200,7 @@ impl Trace {
     }
 
     fn flush(&mut self) {
-        const SIZE: usize = 16 + FIELDS * 8;
-        let mut bytes = [0u8; SIZE];
-        for r in &self.batch {
-            bytes[..8].copy_from_slice(&r.at_ns.to_le_bytes());
-            bytes[8..16].copy_from_slice(&(r.kind as u64).to_le_bytes());
-            for (place, value) in bytes[16..].chunks_exact_mut(8).zip(r.values) {
-                place.copy_from_slice(&value.to_le_bytes());
-            }
-            self.hash.update(bytes);
-        }
+        self.hash.update(self.batch.as_bytes());
         self.records += self.batch.len() as u64;
         match &self.writer {
             None => self.batch.clear(),

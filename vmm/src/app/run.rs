@@ -72,24 +72,31 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
         },
     };
     let done = supervise(&control, args.watchdog, bar, move || work.run());
-    let (outcome, written) = done.map_err(|e| Failure::host(&e))??;
-
+    let (outcome, mut kept) = done.map_err(|e| Failure::host(&e))??;
     if let Some(output) = &output {
-        written.map_err(|e| Failure::Host(format!("write the trace: {e}")))?;
-        output.finish(&outcome).map_err(|e| Failure::host(&e))?;
+        kept = kept.and(output.finish(&outcome).map_err(|e| Failure::host(&e)));
     }
+    let printed = print(&outcome, args);
+    kept?;
+    match printed {
+        // A reader that has seen enough, as `head`: the verdict is none the less.
+        Ok(()) | Err(Failure::Closed) => Ok(exit_code(&outcome)),
+        Err(e) => Err(e),
+    }
+}
+
+/// The report, on standard output.
+fn print(outcome: &RunOutcome, args: &RunArgs) -> Result<(), Failure> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     match args.format {
         Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &crate::report::json(&outcome))
+            serde_json::to_writer_pretty(&mut out, &crate::report::json(outcome))
                 .map_err(io::Error::from)?;
             out.write_all(b"\n")?;
         }
-        Format::Page => crate::report::page(&mut out, &outcome, color(args.color))?,
+        Format::Page => crate::report::page(&mut out, outcome, color(args.color))?,
     }
-    out.flush()?;
-    drop(out);
-    Ok(exit_code(&outcome))
+    Ok(out.flush()?)
 }
 
 /// The exit code of a run, and a line on standard error if it broke off.
@@ -117,8 +124,10 @@ struct Work {
 }
 
 impl Work {
-    /// All passes, until one breaks off. The second result is how writing the trace went.
-    fn run(mut self) -> Result<(RunOutcome, io::Result<()>), Failure> {
+    /// All passes, until one breaks off. The second result is how keeping them on disk went: a full
+    /// disk is no reason to lose what was found.
+    fn run(mut self) -> Result<(RunOutcome, Result<(), Failure>), Failure> {
+        let mut kept = Ok(());
         for clock in pass_clocks(&self.outcome.scenario) {
             self.passes_begun.fetch_add(1, Relaxed);
             let (scenario, control) = (&self.outcome.scenario, self.control.clone());
@@ -138,7 +147,7 @@ impl Work {
             self.outcome.passes.push(pass);
             if let Some(output) = &self.output {
                 // What is known so far; the hash comes with the last.
-                output.finish(&self.outcome).map_err(|e| Failure::host(&e))?;
+                kept = kept.and(output.finish(&self.outcome).map_err(|e| Failure::host(&e)));
             }
             if over {
                 break;
@@ -147,7 +156,8 @@ impl Work {
         let (hash, records, written) = self.trace.finish();
         self.outcome.trace_sha256 = hash;
         self.outcome.trace_records = records;
-        Ok((self.outcome, written))
+        let written = written.map_err(|e| Failure::Host(format!("write the trace: {e}")));
+        Ok((self.outcome, kept.and(written)))
     }
 }
 

@@ -139,19 +139,19 @@ pub struct Failure {
 /// Where checks record what they find.
 #[derive(Debug)]
 pub(crate) struct Board {
-    rows: Vec<CheckResult>,
+    rows: [CheckResult; CheckId::ALL.len()],
 }
 
 impl Board {
     fn new(off: &[CheckId]) -> Self {
-        let row = |id: &CheckId| CheckResult {
-            id: *id,
-            status: if off.contains(id) { Status::Off } else { Status::NotExercised },
+        let row = |id| CheckResult {
+            id,
+            status: if off.contains(&id) { Status::Off } else { Status::NotExercised },
             evaluated: 0,
             failures: 0,
             first: None,
         };
-        Self { rows: CheckId::ALL.iter().map(row).collect() }
+        Self { rows: std::array::from_fn(|i| row(CheckId::ALL[i])) }
     }
 
     /// Records that `id` was judged at `at_ns`; `detail` is asked for at the first failure only.
@@ -200,10 +200,8 @@ pub struct Final<'a> {
     pub at_ns: u64,
     /// The run queue.
     pub rq: RqView,
-    /// Every group's cfs_rq.
-    pub cfs_rqs: &'a [CfsRqView],
-    /// Every group's PSI state.
-    pub psi: &'a [PsiView],
+    /// Every group's state; `None` if the guest stopped before its time and is not to be judged.
+    pub groups: Option<&'a [(CfsRqView, PsiView)]>,
     /// The ledger.
     pub ledger: &'a Ledger,
     /// Interrupts in flight at the end, by line: waiting, or delivered with their status unread.
@@ -279,6 +277,6 @@ impl Checks {
             psi_irq_ns: self.psi.charged_ns,
             tg: self.tg.row,
         };
-        (self.board.rows, measured)
+        (self.board.rows.into(), measured)
     }
 }

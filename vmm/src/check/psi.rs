@@ -137,7 +137,7 @@ impl PsiChecks {
     }
 
     pub(super) fn finish(&mut self, end: &Final<'_>, board: &mut Board) {
-        for group in end.psi {
+        for (_, group) in end.groups.into_iter().flatten() {
             self.compare(group.group, group.irq_full_ns, end.at_ns, board);
         }
     }

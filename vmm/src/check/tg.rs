@@ -218,7 +218,7 @@ impl TgChecks {
     }
 
     pub(super) fn finish(&mut self, end: &Final<'_>, board: &mut Board) {
-        for cfs in end.cfs_rqs.iter().filter(|c| c.group != 0) {
+        for (cfs, _) in end.groups.into_iter().flatten().filter(|(c, _)| c.group != 0) {
             board.expect(TgSum, cfs.tg_load_avg == cfs.tg_load_avg_contrib, end.at_ns, || {
                 format!(
                     "group {}: tg->load_avg is {}, the contributions add up to {}",

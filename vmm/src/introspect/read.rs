@@ -6,7 +6,7 @@ use vm_memory::{
 };
 
 use super::layout::Field;
-use super::translate::{AddressSpace, PAGE_SIZE, TranslateError};
+use super::translate::{AddressSpace, PAGE_SIZE, TranslateError, Translation};
 
 /// Why something of the guest could not be read.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -161,11 +161,14 @@ pub(super) struct Reader<'m> {
     mem: &'m GuestMemoryMmap,
     space: AddressSpace,
     pages: [Option<(u64, VolatileSlice<'m>)>; PAGES],
+    /// The last address that was walked to: most of a kernel lies in a few large pages, so the next
+    /// is often mapped by the same entry.
+    walked: Option<(u64, Translation)>,
 }
 
 impl<'m> Reader<'m> {
     pub fn new(mem: &'m GuestMemoryMmap, space: AddressSpace) -> Self {
-        Self { mem, space, pages: [None; PAGES] }
+        Self { mem, space, pages: [None; PAGES], walked: None }
     }
 
     /// The 4 KiB around `va`.
@@ -179,7 +182,12 @@ impl<'m> Reader<'m> {
     }
 
     fn walk(&mut self, va: u64, slot: usize) -> Result<VolatileSlice<'m>, TranslateError> {
-        let to = self.space.translate(self.mem, va)?;
+        let neighbour = self.walked.and_then(|(from, to)| to.of_neighbour(from, va));
+        let to = match neighbour {
+            Some(to) => to,
+            None => self.space.translate(self.mem, va)?,
+        };
+        self.walked = Some((va, to));
         let start = GuestAddress(to.gpa & !(PAGE_SIZE - 1));
         let slice =
             GuestMemoryBackend::get_slice(self.mem, start, PAGE_SIZE as usize).map_err(|_| {

@@ -161,6 +161,16 @@ pub struct AddressSpace {
     depth: Depth,
 }
 
+impl Translation {
+    /// Where `va` leads if the entry that maps `from`, whose translation this is, maps it too.
+    #[inline]
+    pub fn of_neighbour(&self, from: u64, va: u64) -> Option<Self> {
+        let within = (1 << self.level.shift()) - 1;
+        let gpa = self.gpa & !within | va & within;
+        ((from ^ va) & !within == 0).then_some(Self { gpa, ..*self })
+    }
+}
+
 impl AddressSpace {
     /// The tables that `cr3` names. Bits 11:0 (PCID or cache control) and 63:52 are not its address.
     pub fn new(cr3: u64, depth: Depth) -> Self {

@@ -108,6 +108,10 @@ impl Kvm {
             _ => KvmError::Open(e.into()),
         })?;
         let got = device.get_api_version();
+        if got < 0 {
+            // Another device under this name.
+            return Err(KvmError::Open(io::Error::last_os_error()));
+        }
         if got != KVM_API_VERSION as i32 {
             return Err(KvmError::ApiVersion { got });
         }

@@ -4,7 +4,7 @@
 //! and arch/x86/include/uapi/asm/kvm_para.h (`struct kvm_steal_time`), Linux 7.3.
 
 use thiserror::Error;
-use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, Permissions};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory};
 
 use crate::clock::GuestClock;
 
@@ -116,19 +116,38 @@ impl ClockPages {
     /// count, and time stands still until the next call.
     #[inline]
     pub fn publish(&mut self, clock: &GuestClock) -> Result<(), ClockPageError> {
-        let odd = self.version.wrapping_add(1);
-        self.version = odd.wrapping_add(1);
+        self.version = self.version.wrapping_add(2);
         if let Some(page) = self.pvclock {
-            self.write(page + pvclock::VERSION, odd)?;
-            self.write(page + pvclock::SYSTEM_TIME, clock.page_system_time_ns())?;
-            self.write(page + pvclock::VERSION, self.version)?;
+            use pvclock::{SIZE, SYSTEM_TIME, VERSION};
+            self.update(page, SIZE, VERSION, SYSTEM_TIME, clock.page_system_time_ns())?;
         }
         if let Some(page) = self.steal {
-            self.write(page + steal::VERSION, odd)?;
-            self.write(page + steal::STEAL, clock.page_steal_ns())?;
-            self.write(page + steal::VERSION, self.version)?;
+            use steal::{SIZE, STEAL, VERSION};
+            self.update(page, SIZE, VERSION, STEAL, clock.page_steal_ns())?;
         }
         Ok(())
+    }
+
+    /// Writes a page's value between an odd version and the even one. The page is looked up once: this
+    /// is in the path of each exit at which time passes.
+    #[inline]
+    fn update(
+        &self,
+        page: u64,
+        size: u64,
+        version_at: u64,
+        value_at: u64,
+        value: u64,
+    ) -> Result<(), ClockPageError> {
+        let write = || {
+            let page = self.memory.get_slice(GuestAddress(page), size as usize)?;
+            let version = page.get_ref::<u32>(version_at as usize)?;
+            version.store(self.version.wrapping_sub(1));
+            page.get_ref::<u64>(value_at as usize)?.store(value);
+            version.store(self.version);
+            Ok(())
+        };
+        write().map_err(|source| ClockPageError::Write { address: page, source })
     }
 
     fn check(
@@ -139,8 +158,7 @@ impl ClockPages {
         align: u64,
         size: u64,
     ) -> Result<(), ClockPageError> {
-        let inside =
-            self.memory.check_range(GuestAddress(address), size as usize, Permissions::Write);
+        let inside = self.memory.check_range(GuestAddress(address), size as usize);
         if address.is_multiple_of(align) && inside {
             return Ok(());
         }

@@ -35,7 +35,7 @@ pub const BUILTIN: &[Builtin] = builtins! {
     "busy-half-steal": "does a busy task's clock_task gain exactly half of wall time under 50% steal?",
     "ksoftirqd": "is softirq time charged to ksoftirqd, not to IRQ time, once it takes over?",
     "fork-storm": "does tg->load_avg follow its contributions while tasks come and go all the time?",
-    "mutants": "does a short run with everything in it exercise every check? (what `rqscope mutants` runs)",
+    "mutants": "does a short run with everything in it exercise every check, as `rqscope mutants` needs?",
     "idle": "do ticks and a slow interrupt line alone leave the idle CPU's clocks exact?",
 };
 

@@ -195,18 +195,10 @@ fn place(mut at: &mut Node, parts: &[&str], node: Node) -> Result<(), Problem> {
                 &mut entries[index].1
             }
             Value::Array(items) => {
-                let (len, found) = (items.len(), entry(items, part));
-                match found {
-                    Some(index) => &mut items[index],
-                    None => {
-                        let hint = match len {
-                            0 => "the array is empty".to_owned(),
-                            1 => "there is only entry 0".to_owned(),
-                            _ => format!("there are entries 0 to {}", len - 1),
-                        };
-                        return Err(Problem::NoEntry { part: shown(part), hint });
-                    }
-                }
+                let Some(index) = entry(items, part) else {
+                    return Err(Problem::NoEntry { part: shown(part), hint: there_are(items) });
+                };
+                &mut items[index]
             }
             other => {
                 return Err(Problem::NoInside { got: other.kind(), part: shown(part) });
@@ -222,13 +214,35 @@ fn entry(items: &[Node], part: &str) -> Option<usize> {
     if let Ok(index) = part.parse::<usize>() {
         return (index < items.len()).then_some(index);
     }
-    items.iter().position(|item| match &item.value {
-        Value::Table(entries) => entries.iter().any(|(key, node)| {
-            (key == "name" || key == "path")
-                && matches!(&node.value, Value::String(s) if s.as_str() == part)
-        }),
-        _ => false,
+    items.iter().position(|item| labels(item).any(|label| label == part))
+}
+
+/// The name and the path in an entry of an array.
+fn labels(item: &Node) -> impl Iterator<Item = &str> {
+    let entries = match &item.value {
+        Value::Table(entries) => entries.as_slice(),
+        _ => &[],
+    };
+    entries.iter().filter_map(|(key, node)| match &node.value {
+        Value::String(s) if key == "name" || key == "path" => Some(s.as_str()),
+        _ => None,
     })
+}
+
+/// The entries of an array, for a hint.
+fn there_are(items: &[Node]) -> String {
+    const NAMED: usize = 8;
+    let numbers = match items.len() {
+        0 => return "the array is empty".to_owned(),
+        1 => "there is only entry 0".to_owned(),
+        len => format!("there are entries 0 to {}", len - 1),
+    };
+    let names: Vec<_> = items.iter().flat_map(labels).map(shown).take(NAMED + 1).collect();
+    match names.len() {
+        0 => numbers,
+        n if n > NAMED => format!("{numbers}: {}, ...", names[..NAMED].join(", ")),
+        _ => format!("{numbers}: {}", names.join(", ")),
+    }
 }
 
 /// The parsed value as ours, with `origin` of each byte offset.
@@ -355,11 +369,11 @@ mod tests {
             ),
             (
                 "irq[1].rate=1Hz",
-                "--set irq[1].rate=1Hz: irq[1].rate: no entry `1`; there is only entry 0",
+                "--set irq[1].rate=1Hz: irq[1].rate: no entry `1`; there is only entry 0: nic",
             ),
             (
                 "irq.disk.rate=1Hz",
-                "--set irq.disk.rate=1Hz: irq.disk.rate: no entry `disk`; there is only entry 0",
+                "--set irq.disk.rate=1Hz: irq.disk.rate: no entry `disk`; there is only entry 0: nic",
             ),
         ] {
             assert_eq!(

@@ -197,3 +197,34 @@ fn more_pages_than_a_reader_remembers_are_still_read_right() {
         assert_eq!(at.value(KERNEL + page * 0x1000), Ok(page));
     }
 }
+
+#[test]
+fn an_address_is_taken_for_a_neighbour_only_within_the_page_that_its_entry_maps() {
+    let (large, small) = (1u64 << 21, 1u64 << 12);
+    for (level, size) in [(Level::Pde, large), (Level::Pte, small)] {
+        let to = Translation { gpa: 5 * large + 0x123, level, entry: 0 };
+        let from = KERNEL + 3 * large + 0x123;
+        let page = KERNEL + 3 * large;
+        let gpa = |va| to.of_neighbour(from, va).map(|t| t.gpa);
+        assert_eq!(gpa(page), Some(5 * large));
+        assert_eq!(gpa(page + size - 1), Some(5 * large + size - 1));
+        for other in [page + size, page - 1, 0, u64::MAX, from ^ 1 << 63, from ^ 1 << 47] {
+            assert_eq!(gpa(other), None, "{other:#x}");
+        }
+    }
+}
+
+#[test]
+fn large_pages_side_by_side_lead_to_their_own_frames() {
+    let mut tables = PageTables::new(8 << 20);
+    for (page, frame) in [(0, 6u64), (1, 2), (2, 4)] {
+        let at = tables.entry(KERNEL + page * 0x20_0000, 1);
+        tables.put(at, frame << 20 | LARGE | PRESENT_WRITABLE);
+        tables.put((frame << 20) + 0x1f_f008, page);
+    }
+    let mut at = Reader::new(&tables.mem, AddressSpace::new(tables.root, Depth::Four));
+    for page in [0, 1, 0, 2, 1, 1, 0] {
+        assert_eq!(at.value(KERNEL + page * 0x20_0000 + 0x1f_f008), Ok(page));
+        assert_eq!(at.value(KERNEL + page * 0x20_0000 + 0x1000), Ok(0u64));
+    }
+}

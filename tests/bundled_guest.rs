@@ -1,7 +1,5 @@
-//! Boots the bundled guest, and images made to fail, on the host's KVM. Where there is none, each test
-//! says so and passes.
-
-mod instructions;
+//! The machine without its engine: boots the bundled guest, and images made to fail, and looks at
+//! their exits.
 
 use std::mem::offset_of;
 
@@ -14,6 +12,8 @@ use rqscope::machine::layout::{BOOT_PAGE, IMAGE, KERNEL_BASE};
 use rqscope::machine::{FIRMWARE, Machine};
 use vm_memory::{Bytes, GuestAddress};
 
+use crate::host::kvm;
+
 const TICK_NS: u64 = 4_000_000;
 const POLICY: Policy = Policy {
     rate_limit_clock: RateLimitClock::RqClock,
@@ -22,10 +22,6 @@ const POLICY: Policy = Policy {
 };
 /// More exits than any of these tests needs.
 const EXIT_BUDGET: u32 = 20_000;
-
-fn kvm() -> Option<Kvm> {
-    Kvm::open().map_err(|e| eprintln!("skipped, no KVM here: {e}")).ok()
-}
 
 /// A page with one task that burns 1 ms at a time, and one interrupt line besides the timer.
 fn boot_page() -> BootPage {

@@ -1,0 +1,24 @@
+//! Whole-program tests: the `rqscope` program as a user runs it, the bundled guest on a real KVM, and
+//! guests and files that mean no good.
+//!
+//! One binary, so that it links once. A test that needs a KVM, root or a terminal where there is none
+//! prints `skipped` with the reason; with `RQSCOPE_REQUIRE_KVM=1` a test that needs KVM fails instead.
+
+mod host;
+mod image;
+mod program;
+
+mod broken_files;
+mod bundled_guest;
+mod exit_codes;
+mod field_cases;
+mod hostile_guests;
+mod instructions;
+mod interrupted;
+mod memory;
+mod mutants;
+mod no_kvm;
+mod out_directory;
+mod repeatability;
+mod scenarios;
+mod terminal;

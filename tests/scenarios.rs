@@ -1,0 +1,74 @@
+//! The built-in scenarios: the verdict that each promises, on both guests.
+
+use rqscope::scenario::BUILTIN;
+
+use crate::host::virtual_machines;
+use crate::program::{failed_checks, rqscope, run_json, text};
+use crate::repeatability::the_books_balance;
+
+#[test]
+fn every_built_in_scenario_has_its_verdict_and_balanced_books() {
+    for b in BUILTIN {
+        let (code, verdict, failed) = match b.name {
+            "steal-backward" => (1, "fail", &["clock_task_not_ahead"][..]),
+            _ => (0, "pass", &[][..]),
+        };
+        let json = run_json(b.name, "model", &[], code);
+        assert_eq!(text(&json, "/verdict"), verdict, "{}", b.name);
+        assert_eq!(failed_checks(&json), failed, "{}", b.name);
+        the_books_balance(&json);
+    }
+}
+
+#[test]
+fn shortened_scenarios_run_in_a_virtual_machine_as_on_the_model() {
+    let Some(()) = virtual_machines() else { return };
+    for (name, duration, code) in [
+        ("irq-storm", "10ms", 0),
+        ("steal-storm", "30ms", 0),
+        ("steal-over", "30ms", 0),
+        ("steal-in-irq", "20ms", 0),
+        ("psi-zero-delta", "10ms", 0),
+        ("fork-storm", "10ms", 0),
+        ("busy-half-steal", "200ms", 0),
+        ("steal-backward", "2600ms", 1),
+        ("mutants", "15ms", 0),
+    ] {
+        // A CPU that goes offline must do so within the run.
+        let duration = format!("duration={duration}");
+        let mut sets = vec![duration.as_str(), "policy.compare=[]"];
+        if name == "mutants" {
+            sets.push("cpu.offline_at=14ms");
+        }
+        let firmware = run_json(name, "firmware", &sets, code);
+        let model = run_json(name, "model", &sets, code);
+        assert_eq!(firmware["trace_sha256"], model["trace_sha256"], "{name}");
+        assert_eq!(firmware["checks"], model["checks"], "{name}");
+    }
+}
+
+#[test]
+fn the_list_names_every_scenario_and_prints_each_as_a_file_that_runs_alike() {
+    let list = rqscope(["scenarios"]).ends_with(0).stdout;
+    assert_eq!(list.lines().count(), BUILTIN.len());
+    for b in BUILTIN {
+        assert!(list.lines().any(|l| l.starts_with(b.name) && l.ends_with(b.summary)), "{list}");
+        assert_eq!(rqscope(["scenarios", b.name]).ends_with(0).stdout, b.text);
+    }
+    let scratch = crate::program::Scratch::new();
+    let file = scratch.file("mine.toml", rqscope(["scenarios", "fork-storm"]).stdout);
+    assert_eq!(
+        run_json(&file, "model", &[], 0)["trace_sha256"],
+        run_json("fork-storm", "model", &[], 0)["trace_sha256"]
+    );
+}
+
+#[test]
+fn the_list_of_checks_has_the_names_that_the_result_has() {
+    let list = rqscope(["checks"]).ends_with(0).stdout;
+    let json = run_json("idle", "model", &["duration=10ms"], 0);
+    let names: Vec<_> =
+        json["checks"].as_array().unwrap().iter().map(|c| text(c, "/name")).collect();
+    let listed: Vec<_> = list.lines().filter_map(|l| l.split_whitespace().next()).collect();
+    assert_eq!(listed, names);
+}

@@ -1,1 +1,0 @@
-//! Whole-program tests live in the integration test of this package.
