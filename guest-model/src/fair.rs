@@ -369,3 +369,6 @@ impl Kernel {
         self.tasks[pid as usize].state == TaskState::Running
     }
 }
+
+#[cfg(test)]
+mod tests;

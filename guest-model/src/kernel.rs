@@ -330,6 +330,7 @@ impl Kernel {
             e.my_q = g as u16;
             e.cfs_rq = if g == 0 { NONE } else { spec.parent };
             e.load_weight = scale_load(spec.shares.into());
+            e.attached = true;
         }
 
         let kernel_task = TaskSpec { weight: 1024, wakes: NONE, ..page_task_zero() };

@@ -2,9 +2,9 @@
 //! ancestors' (kernel/sched/fair.c).
 //!
 //! Whether an entity is attached is a flag here; the kernel takes `last_update_time == 0` for "not
-//! attached". A group's entity attaches when it is first enqueued, with no load; the kernel attaches
-//! it when the group is made. Nothing migrates, so there is no `removed` load: a task that exits is
-//! detached at its last dequeue, as a migrating one is.
+//! attached". A group's entity is attached from the start with nothing to add, as one is whose group
+//! was made long ago (`online_fair_sched_group()`). Nothing migrates, so there is no `removed` load:
+//! a task that exits is detached at its last dequeue, as a migrating one is.
 
 use crate::fair::{CfsRq, SchedEntity, scale_load_down, task_se};
 use crate::hardware::Hardware;
