@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::output::Output;
 use super::{Failure, Place, color, place};
@@ -217,17 +217,21 @@ fn read_file(path: &Path, max: u64, what: &str) -> Result<Vec<u8>, Failure> {
 fn progress(scenario: &Scenario, begun: Arc<AtomicU64>) -> Report {
     let duration = scenario.duration_ns;
     let passes = pass_clocks(scenario);
-    let bar = ProgressBar::new(duration.saturating_mul(passes.len() as u64));
+    let bar = ProgressBar::new(duration.saturating_mul(passes.len() as u64))
+        .with_finish(ProgressFinish::AndClear);
     // The template is a constant of this program; the default style is as good if it were refused.
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}%  {msg}") {
         bar.set_style(style);
     }
-    Box::new(move |control| {
+    let show = move |control: &Control| {
         let pass = begun.load(Relaxed).max(1) - 1;
         let now = control.now_ns.load(Relaxed);
-        bar.set_position(pass * duration + now.min(duration));
         let clock = passes.get(pass as usize).map_or("", |c| c.name());
         let hits = control.hits.load(Relaxed);
         bar.set_message(format!("{clock}: {} ms of guest time, {hits} probes", now / 1_000_000));
-    })
+        bar.set_position(pass * duration + now.min(duration));
+    };
+    // At once, not only when the first tenth of a second is over.
+    show(&Control::default());
+    Box::new(show)
 }
