@@ -34,6 +34,9 @@ impl Kernel {
     /// Called after `preempt_count` was raised on entry (`offset` is what was added) and before it
     /// is lowered on exit (`offset` 0). Softirq time of ksoftirqd stays its own, as task time.
     pub fn irqtime_account_irq<H: Hardware>(&mut self, hw: &mut H, offset: u32) {
+        if self.planted(Fault::IrqNeverAccounted) {
+            return;
+        }
         hw.probe(self, Probe::IrqtimeAccountIrq { offset });
         self.costs.clock_reads_irqtime_account_irq += 1;
         let now = hw.sched_clock_cpu();

@@ -448,7 +448,9 @@ impl Kernel {
     /// `sched_tick()`: PSI first, then the clock, then the class; an idle CPU also balances.
     pub(crate) fn sched_tick<H: Hardware>(&mut self, hw: &mut H) {
         let curr = self.curr;
-        self.psi_account_irqtime(hw, curr, None);
+        if !self.planted(Fault::PsiTickSkipped) {
+            self.psi_account_irqtime(hw, curr, None);
+        }
         self.update_rq_clock(hw);
         if curr == IDLE_PID {
             self.balance_pending = true;
@@ -460,7 +462,9 @@ impl Kernel {
     /// `__schedule()`. A CPU that goes idle decays what is blocked, as `sched_balance_newidle()` does
     /// where there are other CPUs to pull from.
     pub fn schedule<H: Hardware>(&mut self, hw: &mut H) {
-        self.update_rq_clock(hw);
+        if !self.planted(Fault::ScheduleStaleClock) {
+            self.update_rq_clock(hw);
+        }
         let prev = self.curr;
         let sleep = prev != IDLE_PID && !self.is_queued(prev);
         if sleep {
@@ -485,7 +489,9 @@ impl Kernel {
         }
         self.rq.nr_switches = self.rq.nr_switches.wrapping_add(1);
         self.set_curr(next);
-        self.psi_account_irqtime(hw, prev, Some(next));
+        if !self.planted(Fault::PsiSwitchSkipped) {
+            self.psi_account_irqtime(hw, prev, Some(next));
+        }
         self.psi_task_switch(hw, prev, next, sleep);
     }
 }

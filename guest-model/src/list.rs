@@ -5,6 +5,7 @@ use core::mem::offset_of;
 
 use crate::fair::CfsRq;
 use crate::kernel::{Kernel, addr};
+use crate::policy::Fault;
 use crate::wire::NONE;
 
 /// `struct list_head`: guest virtual addresses of the neighbours' list heads.
@@ -67,6 +68,7 @@ impl Kernel {
         let head = addr(&self.rq.leaf_cfs_rq_list);
         let before = match self.ses[cfs].cfs_rq {
             NONE => head,
+            _ if self.planted(Fault::LeafListOrder) => head,
             p if self.cfs_rqs[p as usize].on_list != 0 => {
                 addr(&self.cfs_rqs[p as usize].leaf_cfs_rq_list)
             }

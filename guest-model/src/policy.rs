@@ -109,11 +109,33 @@ pub enum Fault {
     ClockTaskAhead = 21,
     /// A charge moves `psi_irq_time` 1 us beyond what was charged.
     PsiTimeAhead = 22,
+    /// `irqtime_account_irq()` is never entered.
+    IrqNeverAccounted = 23,
+    /// The tick leaves out `psi_account_irqtime()`.
+    PsiTickSkipped = 24,
+    /// A switch leaves out `psi_account_irqtime()`.
+    PsiSwitchSkipped = 25,
+    /// A CPU that is to go offline stays.
+    OfflineIgnored = 26,
+    /// `update_tg_load_avg()` is never entered.
+    PublishNever = 27,
+    /// `__schedule()` works with the clock of the last update.
+    ScheduleStaleClock = 28,
+    /// Softirq work is forgotten.
+    SoftirqDropped = 29,
+    /// Softirq work is done twice.
+    SoftirqTwice = 30,
+    /// The rate limit turns away a call exactly 1 ms after the last publish.
+    RateLimitEdge = 31,
+    /// The clock reads of `psi_account_irqtime()` are not counted.
+    ClockReadNotCounted = 32,
+    /// A cfs_rq goes onto the leaf list behind its parent.
+    LeafListOrder = 33,
 }
 
 impl Fault {
     /// Every planted fault.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 33] = [
         Self::StealTwice,
         Self::StealIgnored,
         Self::StealCarried,
@@ -136,6 +158,17 @@ impl Fault {
         Self::ClockTaskBack,
         Self::ClockTaskAhead,
         Self::PsiTimeAhead,
+        Self::IrqNeverAccounted,
+        Self::PsiTickSkipped,
+        Self::PsiSwitchSkipped,
+        Self::OfflineIgnored,
+        Self::PublishNever,
+        Self::ScheduleStaleClock,
+        Self::SoftirqDropped,
+        Self::SoftirqTwice,
+        Self::RateLimitEdge,
+        Self::ClockReadNotCounted,
+        Self::LeafListOrder,
     ];
 
     /// The fault that travels as `n`; 0 is [`Fault::None`].

@@ -149,7 +149,8 @@ impl Kernel {
         }
 
         self.psi_write_begin();
-        self.costs.clock_reads_psi_account_irqtime += 1;
+        let counted = !self.planted(Fault::ClockReadNotCounted);
+        self.costs.clock_reads_psi_account_irqtime += u64::from(counted);
         self.costs.psi_account_irqtime_seqcount_writes += 1;
         let now = hw.sched_clock_cpu();
         let mut next = Some(group);

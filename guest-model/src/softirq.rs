@@ -2,6 +2,7 @@
 
 use crate::hardware::{Cpu, Hardware};
 use crate::kernel::{Kernel, TaskState};
+use crate::policy::Fault;
 use crate::wire::{IDLE_PID, KSOFTIRQD_PID};
 
 /// One softirq level of `preempt_count`.
@@ -67,6 +68,11 @@ pub fn handle_softirqs<C: Cpu>(cpu: &mut C) {
         let k = cpu.parts().0;
         let mut work = core::mem::take(&mut k.softirq_backlog_ns);
         let balance = core::mem::take(&mut k.balance_pending);
+        match k.policy.fault {
+            Fault::SoftirqDropped => work = 0,
+            Fault::SoftirqTwice => work *= 2,
+            _ => {}
+        }
         while work != 0 {
             let want = u32::try_from(work).unwrap_or(u32::MAX);
             work -= u64::from(cpu.softirq(want).min(want));

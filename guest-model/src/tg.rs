@@ -34,7 +34,7 @@ impl Kernel {
     /// Publishes the group's load to `tg->load_avg`, at most once per millisecond of the policy's
     /// clock, and only if it moved by more than 1/64 of what is published.
     pub fn update_tg_load_avg<H: Hardware>(&mut self, hw: &mut H, cfs: usize) {
-        if cfs == 0 {
+        if cfs == 0 || self.planted(Fault::PublishNever) {
             return;
         }
         hw.probe(self, Probe::UpdateTgLoadAvg { group: cfs as u16 });
@@ -46,6 +46,7 @@ impl Kernel {
         let fault = self.policy.fault;
         let period = match fault {
             Fault::RateLimitHalf => TG_LOAD_AVG_PERIOD_NS / 2,
+            Fault::RateLimitEdge => TG_LOAD_AVG_PERIOD_NS + 1,
             _ => TG_LOAD_AVG_PERIOD_NS,
         };
         let q = &mut self.cfs_rqs[cfs];
@@ -89,6 +90,9 @@ impl Kernel {
     /// The CPU goes offline: `clear_tg_offline_cfs_rqs()`. Its tasks stay, as no other CPU could take
     /// them.
     pub fn set_rq_offline<H: Hardware>(&mut self, hw: &mut H) {
+        if self.planted(Fault::OfflineIgnored) {
+            return;
+        }
         self.update_rq_clock(hw);
         self.cpu_active = false;
         for cfs in 1..self.nr_groups as usize {

@@ -178,6 +178,7 @@ impl<I: Injections> Engine<I> {
         l.handled += 1;
         l.hardirq_ns += spent;
         l.softirq_raised_ns += u64::from(cost.softirq_ns);
+        self.ledger.softirq_raised_ns += u64::from(cost.softirq_ns);
         Ok(cost.softirq_ns)
     }
 

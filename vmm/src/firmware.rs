@@ -185,7 +185,7 @@ impl<I: Injections> Handler<I> {
             }
             Exit::In { port: port::BURN, size: 4 } => {
                 self.need_clock(port::BURN)?;
-                Reply::Answer(self.session.burn(at_most_u32(args[0])))
+                Reply::Answer(self.session.burn(&self.view, at_most_u32(args[0]))?)
             }
             Exit::In { port: port::SOFTIRQ, size: 4 } => {
                 self.need_clock(port::SOFTIRQ)?;
@@ -200,7 +200,7 @@ impl<I: Injections> Handler<I> {
                 Reply::Resume
             }
             Exit::Hlt => {
-                self.session.idle();
+                self.session.idle(&self.view)?;
                 Reply::Resume
             }
             Exit::Out { port: port::CONTROL, size: 4, value } => self.control(value, args)?,

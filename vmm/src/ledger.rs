@@ -52,6 +52,8 @@ pub struct Ledger {
     pub softirq_ns: u64,
     /// ksoftirqd's softirq time, ns.
     pub ksoftirqd_ns: u64,
+    /// Softirq work raised, on all lines, ns.
+    pub softirq_raised_ns: u64,
     /// Halted time, ns.
     pub idle_ns: u64,
     /// Time stolen, in any context, ns.
@@ -82,6 +84,12 @@ impl Ledger {
     #[inline]
     pub fn irq_ns(&self) -> u64 {
         self.hardirq_ns + self.softirq_ns + self.steal_in_irq_ns
+    }
+
+    /// Softirq work that interrupts raised and was not done yet, ns; negative if more was done.
+    #[inline]
+    pub fn softirq_left_ns(&self) -> i64 {
+        self.softirq_raised_ns as i64 - self.softirq_ns as i64 - self.ksoftirqd_ns as i64
     }
 
     /// Handlers that ran, on all lines.

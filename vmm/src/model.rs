@@ -68,6 +68,16 @@ impl GuestView for ModelView<'_> {
     }
 
     #[inline]
+    fn curr_pid(&self) -> Result<u32, Infallible> {
+        Ok(self.0.curr.into())
+    }
+
+    #[inline]
+    fn irqtime_total_ns(&self) -> Result<u64, Infallible> {
+        Ok(self.0.cpu_irqtime.total)
+    }
+
+    #[inline]
     fn cfs_rq(&self, group: u16) -> Result<CfsRqView, Infallible> {
         let q = &self.0.cfs_rqs[group as usize];
         Ok(CfsRqView {
@@ -201,7 +211,7 @@ impl<I: Injections> Cpu for ModelCpu<I> {
 
     fn burn(&mut self, want_ns: u32) -> u32 {
         let Some(session) = &mut self.hw.session else { return want_ns };
-        let consumed = session.burn(want_ns);
+        let Ok(consumed) = session.burn(&ModelView(&self.kernel), want_ns) else { return want_ns };
         self.take_interrupt();
         consumed
     }
@@ -215,7 +225,8 @@ impl<I: Injections> Cpu for ModelCpu<I> {
 
     fn halt(&mut self) {
         if let Some(session) = &mut self.hw.session {
-            session.idle();
+            // Reading the model does not fail.
+            let _ = session.idle(&ModelView(&self.kernel));
             self.take_interrupt();
         }
     }

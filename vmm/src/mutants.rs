@@ -89,6 +89,37 @@ pub const MUTANTS: &[Mutant] = &[
     ),
     guest(Fault::PsiDeltaLost, "psi_delta_lost", "PSI moves on without charging the delta"),
     guest(Fault::PsiTimeAhead, "psi_time_ahead", "PSI moves on by 1 us too much"),
+    guest(Fault::IrqNeverAccounted, "irq_never_accounted", "irqtime_account_irq() is never called"),
+    guest(
+        Fault::PsiTickSkipped,
+        "psi_tick_skipped",
+        "the tick does not call psi_account_irqtime()",
+    ),
+    guest(
+        Fault::PsiSwitchSkipped,
+        "psi_switch_skipped",
+        "a context switch does not call psi_account_irqtime()",
+    ),
+    guest(Fault::OfflineIgnored, "offline_ignored", "a CPU that is to go offline stays"),
+    guest(Fault::PublishNever, "publish_never", "update_tg_load_avg() is never called"),
+    guest(
+        Fault::ScheduleStaleClock,
+        "schedule_stale_clock",
+        "a context switch works with the clock of the last update",
+    ),
+    guest(Fault::SoftirqDropped, "softirq_dropped", "softirq work is forgotten"),
+    guest(Fault::SoftirqTwice, "softirq_twice", "softirq work is done twice"),
+    guest(
+        Fault::RateLimitEdge,
+        "rate_limit_edge",
+        "update_tg_load_avg() turns away a call exactly 1 ms after a publish",
+    ),
+    guest(
+        Fault::ClockReadNotCounted,
+        "clock_read_not_counted",
+        "the clock reads of psi_account_irqtime() are not counted",
+    ),
+    guest(Fault::LeafListOrder, "leaf_list_order", "a cfs_rq is listed behind its parent"),
     host(
         HostFault::TornClockPage,
         "clock_page_torn",

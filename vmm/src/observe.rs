@@ -33,6 +33,8 @@ pub struct Step<'a> {
     pub cfs: Option<(CfsRqView, CfsRqView)>,
     /// After `psi_account_irqtime()`: the charged task's group and its ancestors.
     pub psi: &'a [PsiView],
+    /// At the entry of `psi_account_irqtime()` from the tick: the leaf cfs_rqs, in the list's order.
+    pub leaves: &'a [CfsRqView],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,13 +52,21 @@ pub struct Observer {
     /// Each group's parent, the root's own index for the root.
     parents: Vec<u16>,
     chain: Vec<PsiView>,
+    leaves: Vec<CfsRqView>,
     hits: u64,
 }
 
 impl Observer {
     /// An observer of a guest whose group `i` has the parent `parents[i]`.
     pub fn new(parents: Vec<u16>) -> Self {
-        Self { open: None, chain: Vec::with_capacity(parents.len()), parents, hits: 0 }
+        let groups = parents.len();
+        Self {
+            open: None,
+            parents,
+            chain: Vec::with_capacity(groups),
+            leaves: Vec::with_capacity(groups),
+            hits: 0,
+        }
     }
 
     /// Probe hits so far.
@@ -85,6 +95,10 @@ impl Observer {
         let cfs = match call {
             Call::UpdateTgLoadAvg { group } | Call::ClearTgLoadAvg { group } => {
                 Some(view.cfs_rq(group)?)
+            }
+            Call::PsiAccountIrqtime { prev: None, .. } => {
+                view.leaf_cfs_rqs(&mut self.leaves)?;
+                None
             }
             _ => None,
         };
@@ -140,6 +154,10 @@ impl Observer {
             after,
             cfs,
             psi: &self.chain,
+            leaves: match open.call {
+                Call::PsiAccountIrqtime { prev: None, .. } => &self.leaves,
+                _ => &[],
+            },
         });
         Ok(())
     }

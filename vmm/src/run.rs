@@ -46,7 +46,13 @@ pub fn session(
     };
     let parents = scenario.groups.iter().map(|g| g.parent).collect();
     let off = |id: &&CheckId| !scenario.checks.runs(id.name());
-    let setup = Setup { policy, parents, off: CheckId::ALL.iter().filter(off).copied().collect() };
+    let setup = Setup {
+        tick_period_ns: scenario.tick.rate.period_ns(),
+        offline_ns: scenario.offline_ns,
+        policy,
+        parents,
+        off: CheckId::ALL.iter().filter(off).copied().collect(),
+    };
     let engine = Engine::new(
         Schedule::new(scenario, scenario.seed),
         scenario.duration_ns,

@@ -203,14 +203,26 @@ impl<I: Injections> Session<I> {
 
     /// The current task burns up to `want_ns`; returns what it got, ns.
     #[inline]
-    pub fn burn(&mut self, want_ns: u32) -> u32 {
-        self.engine.run_for(want_ns.into(), Context::Task, &mut self.trace) as u32
+    pub fn burn<V: GuestView>(&mut self, view: &V, want_ns: u32) -> Result<u32, Stop<V::Error>> {
+        self.outside_irq(view)?;
+        Ok(self.engine.run_for(want_ns.into(), Context::Task, &mut self.trace) as u32)
+    }
+
+    /// No interrupt is being handled: all IRQ time must be accounted.
+    #[inline]
+    fn outside_irq<V: GuestView>(&mut self, view: &V) -> Result<(), Stop<V::Error>> {
+        let total_ns = view.irqtime_total_ns().map_err(Stop::View)?;
+        let (at_ns, irq_ns) = (self.engine.clock().now_ns(), self.engine.ledger().irq_ns());
+        self.checks.outside_irq(at_ns, irq_ns, total_ns);
+        Ok(())
     }
 
     /// Softirq work of up to `want_ns` is done; returns what was done, ns. In ksoftirqd it is task
     /// time, and whether ksoftirqd runs is read from the guest.
     pub fn softirq<V: GuestView>(&mut self, view: &V, want_ns: u32) -> Result<u32, Stop<V::Error>> {
-        let curr = view.rq().map_err(Stop::View)?.curr_pid;
+        let curr = view.curr_pid().map_err(Stop::View)?;
+        let left_ns = self.engine.ledger().softirq_left_ns().max(0) as u64;
+        self.checks.softirq_wanted(self.engine.clock().now_ns(), want_ns.into(), left_ns);
         let context =
             if curr == u32::from(KSOFTIRQD_PID) { Context::Ksoftirqd } else { Context::Softirq };
         Ok(self.engine.run_for(want_ns.into(), context, &mut self.trace) as u32)
@@ -219,13 +231,21 @@ impl<I: Injections> Session<I> {
     /// The handler of `line` reads its status; returns the softirq work raised, ns.
     #[inline]
     pub fn irq_status<E>(&mut self, line: u64) -> Result<u32, Stop<E>> {
-        Ok(self.engine.irq_status(line, &mut self.trace)?)
+        let softirq_ns = self.engine.irq_status(line, &mut self.trace)?;
+        if line == 0 {
+            self.checks.timer_handled(self.engine.clock().now_ns());
+        }
+        Ok(softirq_ns)
     }
 
     /// The CPU is halted until an interrupt waits or time is up.
     #[inline]
-    pub fn idle(&mut self) {
+    pub fn idle<V: GuestView>(&mut self, view: &V) -> Result<(), Stop<V::Error>> {
+        self.outside_irq(view)?;
+        let left_ns = self.engine.ledger().softirq_left_ns().max(0) as u64;
+        self.checks.halted(self.engine.clock().now_ns(), left_ns);
         self.engine.idle(&mut self.trace);
+        Ok(())
     }
 
     /// A probe was hit.
@@ -288,8 +308,10 @@ impl<I: Injections> Session<I> {
         {
             stopped = Some((Asked::ByError, chain(&Stop::View(e))));
         }
+        let costs = view.costs().unwrap_or(None);
         let end = Final {
             at_ns: now,
+            costs,
             rq,
             groups: stopped.is_none().then_some(state.as_slice()),
             ledger: self.engine.ledger(),
@@ -306,7 +328,7 @@ impl<I: Injections> Session<I> {
             checks,
             measured,
             psi: state.iter().map(|(_, psi)| *psi).collect(),
-            costs: view.costs().unwrap_or(None),
+            costs,
             stopped,
         };
         (outcome, self.trace)

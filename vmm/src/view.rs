@@ -148,6 +148,10 @@ pub trait GuestView {
 
     /// The run queue of the only CPU.
     fn rq(&self) -> Result<RqView, Self::Error>;
+    /// `rq->curr->pid`.
+    fn curr_pid(&self) -> Result<u32, Self::Error>;
+    /// `cpu_irqtime.total`, ns.
+    fn irqtime_total_ns(&self) -> Result<u64, Self::Error>;
     /// The cfs_rq of a group.
     fn cfs_rq(&self, group: u16) -> Result<CfsRqView, Self::Error>;
     /// The PSI state of a group.

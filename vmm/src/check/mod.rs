@@ -10,7 +10,7 @@ mod tg;
 
 use crate::ledger::Ledger;
 use crate::observe::Step;
-use crate::view::{CfsRqView, PsiView, RqView};
+use crate::view::{CfsRqView, CostsView, PsiView, RqView};
 use guest_model::policy::Policy;
 
 pub use clock::Accounted;
@@ -54,7 +54,8 @@ checks! {
     ClockTaskNotAhead "clock_task_not_ahead",
     /// rq->clock_pelt advances as rq->clock_task does at full capacity, and equals it when idle.
     ClockPelt "clock_pelt_follows_clock_task",
-    /// cpu_irqtime.total equals the IRQ time that the host let pass, at every accounting.
+    /// cpu_irqtime.total equals the IRQ time that the host let pass, at every accounting and whenever a
+    /// task runs or the CPU halts.
     IrqAccounted "irq_accounted",
     /// prev_irq_time takes what fits into an update and carries the rest over, dropping nothing.
     IrqCarried "irq_carried_over",
@@ -68,8 +69,16 @@ checks! {
     TgPublished "tg_load_avg_published_when_due",
     /// tg->load_avg equals the sum of the contributions.
     TgSum "tg_load_avg_sum",
-    /// An offline CPU contributes nothing and publishes nothing.
+    /// From the tick that takes it offline, a CPU contributes nothing and publishes nothing.
     TgOffline "tg_load_avg_offline_cleared",
+    /// Whoever calls update_tg_load_avg() has just updated rq->clock.
+    RqClockFresh "rq_clock_fresh",
+    /// Clock reads, publishes, PSI writes and levels that the guest counts are those that were seen.
+    Costs "costs_match_calls",
+    /// The leaf list has each cfs_rq once, children before parents.
+    LeafList "leaf_cfs_rq_list_order",
+    /// psi_account_irqtime() is called at every switch and every tick, and nowhere else.
+    PsiCalled "psi_account_irqtime_called",
     /// PSI writes at a zero delta only if the policy is to account it.
     PsiZero "psi_zero_delta",
     /// PSI writes when IRQ time is due to a group that is switched away from, and only then.
@@ -78,6 +87,8 @@ checks! {
     PsiIrqLedger "psi_irq_ledger",
     /// The IRQ time since the last charge is never negative.
     PsiDeltaNotNegative "psi_delta_not_negative",
+    /// Softirq work that interrupts raised is done once, and none is left when the CPU halts.
+    SoftirqDone "softirq_work_done",
     /// Every interrupt raised was handled, merged with one that waited, or waits at the end.
     InterruptsHandled "interrupts_handled",
     /// Task, IRQ, steal and idle time of the ledger add up to the guest time that passed.
@@ -189,6 +200,10 @@ pub struct Setup {
     pub policy: Policy,
     /// Each group's parent; the root is its own.
     pub parents: Vec<u16>,
+    /// Distance of two ticks, ns.
+    pub tick_period_ns: u64,
+    /// Guest time from which the CPU is to be offline, ns.
+    pub offline_ns: Option<u64>,
     /// Checks that the scenario leaves out.
     pub off: Vec<CheckId>,
 }
@@ -202,6 +217,8 @@ pub struct Final<'a> {
     pub rq: RqView,
     /// Every group's state; `None` if the guest stopped before its time and is not to be judged.
     pub groups: Option<&'a [(CfsRqView, PsiView)]>,
+    /// The guest's own cost counters, where it keeps them.
+    pub costs: Option<CostsView>,
     /// The ledger.
     pub ledger: &'a Ledger,
     /// Interrupts in flight at the end, by line: waiting, or delivered with their status unread.
@@ -219,6 +236,8 @@ pub struct Measured {
     pub psi_irq_ns: Vec<u64>,
     /// What became of each call of `update_tg_load_avg()`.
     pub tg: TgRow,
+    /// How stale each group's contribution became, by group; the root's is never published.
+    pub tg_groups: Vec<Staleness>,
 }
 
 /// All checks of one run.
@@ -228,6 +247,26 @@ pub struct Checks {
     clock: clock::ClockChecks,
     tg: tg::TgChecks,
     psi: psi::PsiChecks,
+    ticks: Ticks,
+}
+
+/// When the guest's ticks are due, from the period alone.
+#[derive(Debug)]
+struct Ticks {
+    period_ns: u64,
+    next_ns: u64,
+}
+
+impl Ticks {
+    /// Is a tick due at `at_ns`? Then the next one is in the future.
+    fn take_due(&mut self, at_ns: u64) -> bool {
+        if at_ns < self.next_ns {
+            return false;
+        }
+        let missed = (at_ns - self.next_ns) / self.period_ns;
+        self.next_ns = self.next_ns.saturating_add((missed + 1).saturating_mul(self.period_ns));
+        true
+    }
 }
 
 impl Checks {
@@ -236,9 +275,47 @@ impl Checks {
         Self {
             board: Board::new(&setup.off),
             clock: clock::ClockChecks::default(),
-            tg: tg::TgChecks::new(setup.policy.rate_limit_clock, setup.parents.len()),
+            tg: tg::TgChecks::new(
+                setup.policy.rate_limit_clock,
+                setup.parents.clone(),
+                setup.offline_ns,
+            ),
             psi: psi::PsiChecks::new(setup.policy.psi_zero_delta, setup.parents),
+            ticks: Ticks { period_ns: setup.tick_period_ns, next_ns: setup.tick_period_ns },
         }
+    }
+
+    /// The handler of the timer has spent its cost, at `at_ns`: a tick that is due follows.
+    pub fn timer_handled(&mut self, at_ns: u64) {
+        if self.ticks.take_due(at_ns) {
+            self.psi.tick_is_due();
+            self.tg.tick_is_due(at_ns);
+        }
+    }
+
+    /// A task is about to run, or the CPU to halt: no interrupt is being handled, so all of the
+    /// `irq_ns` that passed in interrupt context must be accounted.
+    #[inline]
+    pub fn outside_irq(&mut self, at_ns: u64, irq_ns: u64, total: u64) {
+        self.board.expect(CheckId::IrqAccounted, total == irq_ns, at_ns, || {
+            format!("no interrupt is handled, cpu_irqtime.total is {total} ns, the ledger has {irq_ns} ns")
+        });
+    }
+
+    /// Softirq work of `want_ns` is asked for, of `left_ns` that interrupts raised and was not done.
+    #[inline]
+    pub fn softirq_wanted(&mut self, at_ns: u64, want_ns: u64, left_ns: u64) {
+        self.board.expect(CheckId::SoftirqDone, want_ns <= left_ns, at_ns, || {
+            format!("{want_ns} ns of softirq work are to be done, {left_ns} ns are left of what was raised")
+        });
+    }
+
+    /// The CPU halts with `left_ns` of softirq work not done.
+    #[inline]
+    pub fn halted(&mut self, at_ns: u64, left_ns: u64) {
+        self.board.expect(CheckId::SoftirqDone, left_ns == 0, at_ns, || {
+            format!("the CPU halts with {left_ns} ns of softirq work not done")
+        });
     }
 
     /// Judges one completed call.
@@ -255,6 +332,12 @@ impl Checks {
         self.clock.finish(end, board);
         self.tg.finish(end, board);
         self.psi.finish(end, board);
+        if let Some(costs) = &end.costs
+            && end.groups.is_some()
+        {
+            self.tg.compare_costs(costs, end.at_ns, board);
+            self.psi.compare_costs(costs, end.at_ns, board);
+        }
         for (line, l) in end.ledger.lines.iter().enumerate() {
             let in_flight = end.in_flight[line];
             let known = l.handled + l.coalesced + in_flight;
@@ -276,6 +359,7 @@ impl Checks {
             psi_table: self.psi.table,
             psi_irq_ns: self.psi.charged_ns,
             tg: self.tg.row,
+            tg_groups: self.tg.groups.iter().map(|g| g.staleness).collect(),
         };
         (self.board.rows.into(), measured)
     }

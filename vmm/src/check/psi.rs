@@ -3,7 +3,7 @@
 use super::CheckId::*;
 use super::{Board, Final};
 use crate::observe::Step;
-use crate::view::{Call, TaskRef};
+use crate::view::{Call, CostsView, TaskRef};
 use guest_model::policy::PsiZeroDelta;
 
 /// What became of each call of `psi_account_irqtime()`.
@@ -33,6 +33,12 @@ pub(super) struct PsiChecks {
     irq_accounted_ns: u64,
     /// The part of it that has been charged, or skipped over, ns.
     charged_up_to_ns: u64,
+    /// The call before this one.
+    last_call: Option<Call>,
+    /// A tick is being handled and has not called `psi_account_irqtime()` yet.
+    tick_is_due: bool,
+    writes: u64,
+    levels: u64,
     pub(super) table: PsiTable,
     /// IRQ time charged to each group, its children's included, ns.
     pub(super) charged_ns: Vec<u64>,
@@ -46,6 +52,10 @@ impl PsiChecks {
             parents,
             irq_accounted_ns: 0,
             charged_up_to_ns: 0,
+            last_call: None,
+            tick_is_due: false,
+            writes: 0,
+            levels: 0,
             table: PsiTable::default(),
             charged_ns,
         }
@@ -53,16 +63,59 @@ impl PsiChecks {
 
     #[inline]
     pub(super) fn step(&mut self, s: &Step<'_>, board: &mut Board) {
+        let at = s.mark.at_ns;
         match s.call {
-            Call::IrqtimeAccountIrq { .. } => self.irq_accounted_ns = s.mark.irq_ns,
-            Call::PsiAccountIrqtime { curr, prev } => self.account(s, curr, prev, board),
+            Call::IrqtimeAccountIrq { offset } => {
+                self.irq_accounted_ns = s.mark.irq_ns;
+                if offset == 0 && std::mem::take(&mut self.tick_is_due) {
+                    board.expect(PsiCalled, false, at, || "a tick left it out".into());
+                }
+            }
+            Call::PsiAccountIrqtime { curr, prev } => {
+                if prev.is_none() {
+                    let due = std::mem::take(&mut self.tick_is_due);
+                    board.expect(PsiCalled, due, at, || {
+                        "called as from a tick, and none is due".into()
+                    });
+                }
+                self.account(s, curr, prev, board);
+            }
+            Call::PsiTaskSwitch { prev, next, .. } => {
+                let expected = Call::PsiAccountIrqtime { curr: prev, prev: Some(next) };
+                board.expect(PsiCalled, self.last_call == Some(expected), at, || {
+                    format!("the switch from pid {} to pid {} left it out", prev.pid, next.pid)
+                });
+            }
             _ => {}
+        }
+        self.last_call = Some(s.call);
+    }
+
+    /// A tick is handled.
+    pub(super) fn tick_is_due(&mut self) {
+        self.tick_is_due = true;
+    }
+
+    /// The guest's own counters of what was seen here.
+    pub(super) fn compare_costs(&self, costs: &CostsView, at: u64, board: &mut Board) {
+        for (what, guest, seen) in [
+            ("seqcount writes", costs.psi_account_irqtime_seqcount_writes, self.writes),
+            ("clock reads", costs.clock_reads_psi_account_irqtime, self.writes),
+            ("cgroup levels", costs.psi_account_irqtime_levels, self.levels),
+        ] {
+            board.expect(Costs, guest == seen, at, || {
+                format!("psi_account_irqtime(): the guest counts {guest} {what}, {seen} were seen")
+            });
         }
     }
 
     fn account(&mut self, s: &Step<'_>, curr: TaskRef, prev: Option<TaskRef>, board: &mut Board) {
         let at = s.mark.at_ns;
         let wrote = s.after.psi_seq != s.before.psi_seq;
+        if wrote {
+            self.writes += 1;
+            self.levels += s.psi.len() as u64;
+        }
         let t = &mut self.table;
         t.total += 1;
         let reached = if curr.pid == 0 {

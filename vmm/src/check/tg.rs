@@ -3,7 +3,7 @@
 use super::CheckId::*;
 use super::{Board, Final};
 use crate::observe::Step;
-use crate::view::{Call, CfsRqView};
+use crate::view::{Call, CfsRqView, CostsView};
 use guest_model::policy::RateLimitClock;
 
 /// The kernel's NSEC_PER_MSEC, written here on its own.
@@ -33,6 +33,17 @@ pub struct Staleness {
 }
 
 impl Staleness {
+    /// Adds another group's.
+    fn add(&mut self, other: &Self) {
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.max_task_ns = self.max_task_ns.max(other.max_task_ns);
+        self.sum_ns += other.sum_ns;
+        self.sum_task_ns += other.sum_task_ns;
+        self.count += other.count;
+        self.max_load = self.max_load.max(other.max_load);
+        self.load_ns += other.load_ns;
+    }
+
     /// Mean length of a stale period, ns of `clock`, rounded down.
     pub fn mean_ns(&self) -> u64 {
         mean(self.sum_ns, self.count)
@@ -74,31 +85,69 @@ pub struct TgRow {
 
 /// One group's history.
 #[derive(Clone, Copy, Debug, Default)]
-struct Group {
+pub(super) struct Group {
     /// The rate-limit clock at the last publish, ns.
     published_ns: u64,
     /// `clock` and `clock_task` at the first call that left the contribution stale, ns.
     stale_since: Option<(u64, u64)>,
     /// `clock` at the last call and the difference that it left.
     left: (u64, u64),
+    /// Calls.
+    calls: u64,
+    /// How stale the contribution became.
+    pub(super) staleness: Staleness,
 }
 
 #[derive(Debug)]
 pub(super) struct TgChecks {
     clock: RateLimitClock,
-    groups: Vec<Group>,
+    parents: Vec<u16>,
+    pub(super) groups: Vec<Group>,
+    /// Place of each group on the leaf list at this tick.
+    places: Vec<Option<usize>>,
+    offline_ns: Option<u64>,
+    /// The tick that takes the CPU offline is being handled.
+    going_offline: bool,
     offline: bool,
+    cleared: u64,
     pub(super) row: TgRow,
 }
 
 impl TgChecks {
-    pub(super) fn new(clock: RateLimitClock, groups: usize) -> Self {
-        let groups = vec![Group::default(); groups];
-        Self { clock, groups, offline: false, row: TgRow::default() }
+    pub(super) fn new(clock: RateLimitClock, parents: Vec<u16>, offline_ns: Option<u64>) -> Self {
+        Self {
+            clock,
+            groups: vec![Group::default(); parents.len()],
+            places: vec![None; parents.len()],
+            parents,
+            offline_ns,
+            going_offline: false,
+            offline: false,
+            cleared: 0,
+            row: TgRow::default(),
+        }
+    }
+
+    /// A tick is handled at `at_ns`.
+    pub(super) fn tick_is_due(&mut self, at_ns: u64) {
+        self.going_offline = !self.offline && self.offline_ns.is_some_and(|due| at_ns >= due);
     }
 
     #[inline]
     pub(super) fn step(&mut self, s: &Step<'_>, board: &mut Board) {
+        match s.call {
+            Call::PsiAccountIrqtime { prev: None, .. } => self.leaf_list(s, board),
+            // The handler that took the CPU offline is left.
+            Call::IrqtimeAccountIrq { offset: 0 } if self.going_offline => {
+                self.going_offline = false;
+                self.offline = true;
+                let groups = self.groups.len() as u64 - 1;
+                board.expect(TgOffline, self.cleared == groups, s.mark.at_ns, || {
+                    format!("going offline cleared {} contributions of {groups}", self.cleared)
+                });
+            }
+            _ => {}
+        }
         let Some((before, after)) = &s.cfs else { return };
         let now = match self.clock {
             RateLimitClock::SchedClockCpu => s.mark.at_ns,
@@ -132,6 +181,13 @@ impl TgChecks {
         let Some(g) = self.groups.get_mut(group as usize) else { return };
         let row = &mut self.row;
         row.calls += 1;
+        g.calls += 1;
+        board.expect(RqClockFresh, s.before.clock_ns == at, at, || {
+            format!(
+                "group {group}: rq->clock is {} ns, the host's clock {at} ns",
+                s.before.clock_ns
+            )
+        });
 
         let (load, contrib) = (before.load_avg, before.tg_load_avg_contrib);
         let change = load.abs_diff(contrib);
@@ -183,22 +239,66 @@ impl TgChecks {
         }
 
         let (clock, clock_task) = (s.before.clock_ns, s.before.clock_task_ns);
-        let st = &mut row.staleness;
+        let mut st = g.staleness;
         let (left_at, left) = g.left;
         st.load_ns += u128::from(left) * u128::from(clock.saturating_sub(left_at));
         let leaves = if published { 0 } else { change };
         g.left = (clock, leaves);
         st.max_load = st.max_load.max(leaves);
         if published || !beyond {
-            g.end_stale(clock, clock_task, st);
+            g.end_stale(clock, clock_task, &mut st);
         } else {
             g.stale_since.get_or_insert((clock, clock_task));
-            g.age(clock, clock_task, st);
+            g.age(clock, clock_task, &mut st);
+        }
+        g.staleness = st;
+    }
+
+    /// Each listed cfs_rq is there once, before its parent.
+    fn leaf_list(&mut self, s: &Step<'_>, board: &mut Board) {
+        self.places.fill(None);
+        let mut twice = None;
+        for (place, leaf) in s.leaves.iter().enumerate() {
+            if let Some(known) = self.places.get_mut(leaf.group as usize)
+                && known.replace(place).is_some()
+            {
+                twice = Some(leaf.group);
+            }
+        }
+        let misplaced = s.leaves.iter().map(|leaf| leaf.group).find(|&group| {
+            let place = |g: u16| self.places.get(g as usize).copied().flatten();
+            let parent = self.parents.get(group as usize).copied().unwrap_or(0);
+            group != 0 && place(parent).is_none_or(|p| Some(p) < place(group))
+        });
+        board.expect(LeafList, twice.is_none() && misplaced.is_none(), s.mark.at_ns, || {
+            match (twice, misplaced) {
+                (Some(group), _) => format!("group {group} is on the leaf list twice"),
+                (_, group) => format!("group {} is not before its parent", group.unwrap_or(0)),
+            }
+        });
+    }
+
+    /// The guest's own counters of what was seen here.
+    pub(super) fn compare_costs(&self, costs: &CostsView, at: u64, board: &mut Board) {
+        let row = &self.row;
+        let reads = match self.clock {
+            RateLimitClock::SchedClockCpu => row.calls - row.offline + self.cleared,
+            _ => 0,
+        };
+        for (what, guest, seen) in [
+            ("clock reads", costs.clock_reads_update_tg_load_avg, reads),
+            ("rate-limited calls", costs.update_tg_load_avg_rate_limited, row.rate_limited),
+            ("calls within 1/64", costs.update_tg_load_avg_below_tolerance, row.below_tolerance),
+            ("atomic adds", costs.tg_load_avg_atomic_adds, row.published + self.cleared),
+        ] {
+            board.expect(Costs, guest == seen, at, || {
+                format!("update_tg_load_avg(): the guest counts {guest} {what}, {seen} were seen")
+            });
         }
     }
 
     fn clear(&mut self, s: &Step<'_>, after: &CfsRqView, now: u64, board: &mut Board) {
-        self.offline = true;
+        self.cleared += 1;
         let ok = after.tg_load_avg_contrib == 0 && after.tg_load_avg == 0;
         board.expect(TgOffline, ok, s.mark.at_ns, || {
             format!(
@@ -209,11 +309,12 @@ impl TgChecks {
         if let Some(g) = self.groups.get_mut(after.group as usize) {
             let (left_at, left) = g.left;
             let clock = s.before.clock_ns;
-            let st = &mut self.row.staleness;
+            let mut st = g.staleness;
             st.load_ns += u128::from(left) * u128::from(clock.saturating_sub(left_at));
             g.left = (clock, 0);
             g.published_ns = now;
-            g.end_stale(clock, s.before.clock_task_ns, st);
+            g.end_stale(clock, s.before.clock_task_ns, &mut st);
+            g.staleness = st;
         }
     }
 
@@ -233,13 +334,23 @@ impl TgChecks {
                     )
                 });
             }
+            // A group's first load arrives with a call.
+            let calls = self.groups.get(cfs.group as usize).map_or(0, |g| g.calls);
+            board.expect(TgPublished, cfs.load_avg == 0 || calls != 0, end.at_ns, || {
+                format!(
+                    "group {} has load {} and was never asked to publish",
+                    cfs.group, cfs.load_avg
+                )
+            });
         }
         let (clock, clock_task) = (end.rq.clock_ns, end.rq.clock_task_ns);
-        let st = &mut self.row.staleness;
         for g in &mut self.groups {
             let (left_at, left) = g.left;
+            let mut st = g.staleness;
             st.load_ns += u128::from(left) * u128::from(clock.saturating_sub(left_at));
-            g.end_stale(clock, clock_task, st);
+            g.end_stale(clock, clock_task, &mut st);
+            g.staleness = st;
+            self.row.staleness.add(&st);
         }
     }
 }

@@ -357,6 +357,16 @@ impl GuestView for Introspector {
         self.read_rq(&mut self.reader())
     }
 
+    fn curr_pid(&self) -> Result<u32, ReadError> {
+        let at = &mut self.reader();
+        let curr = at.get(self.places.runqueues, &self.places.rq.curr)?;
+        self.pid(at, "rq.curr", curr)
+    }
+
+    fn irqtime_total_ns(&self) -> Result<u64, ReadError> {
+        self.reader().get(self.places.cpu_irqtime, &self.places.irqtime.total)
+    }
+
     fn cfs_rq(&self, group: u16) -> Result<CfsRqView, ReadError> {
         self.read_cfs_rq(&mut self.reader(), group)
     }
