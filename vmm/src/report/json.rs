@@ -163,6 +163,20 @@ fn rate_limit_clock(pass: &PassOutcome, scenario: &Scenario) -> Value {
     let TgRow { calls, rate_limited, below_tolerance, published, offline, staleness: st } =
         &pass.measured.tg;
     let costs = pass.costs.as_ref();
+    let paths = scenario.group_paths();
+    // The root publishes nothing.
+    let groups = paths.iter().zip(&pass.measured.tg_groups).skip(1).map(|(path, st)| {
+        value!({
+            "path": path,
+            "staleness_count": st.count,
+            "staleness_max_ns": st.max_ns,
+            "staleness_max_clock_task_ns": st.max_task_ns,
+            "staleness_mean_ns": st.mean_ns(),
+            "staleness_mean_clock_task_ns": st.mean_task_ns(),
+            "staleness_max_load": st.max_load,
+            "staleness_mean_load_milli": st.mean_load_milli(pass.elapsed_ns, 1),
+        })
+    });
     value!({
         "clock": pass.policy.rate_limit_clock.name(),
         "calls": calls,
@@ -179,6 +193,7 @@ fn rate_limit_clock(pass: &PassOutcome, scenario: &Scenario) -> Value {
         "staleness_mean_clock_task_ns": st.mean_task_ns(),
         "staleness_max_load": st.max_load,
         "staleness_mean_load_milli": st.mean_load_milli(pass.elapsed_ns, findings::groups(scenario)),
+        "groups": groups.collect::<Vec<_>>(),
     })
 }
 
