@@ -13,10 +13,12 @@ static STEAL: Steal = Steal::new();
 /// Bit 0 of both registers: the page is in use (Documentation/virt/kvm/x86/msr.rst).
 const ENABLED: u64 = 1;
 
-/// Tells the host where the clock and steal pages are.
-pub fn register_clocks() {
+/// Tells the host where the clock page is and, if there is to be a `steal_clock`, the steal page.
+pub fn register_clocks(steal_clock: bool) {
     arch::wrmsr(arch::MSR_KVM_SYSTEM_TIME_NEW, arch::physical(&PVCLOCK) | ENABLED);
-    arch::wrmsr(arch::MSR_KVM_STEAL_TIME, arch::physical(&STEAL) | ENABLED);
+    if steal_clock {
+        arch::wrmsr(arch::MSR_KVM_STEAL_TIME, arch::physical(&STEAL) | ENABLED);
+    }
 }
 
 /// The guest's one CPU.

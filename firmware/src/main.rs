@@ -17,9 +17,9 @@ mod cpu;
 #[cfg(rqscope_guest)]
 fn start(off: arch::InterruptsOff, boot_page: &guest_model::wire::BootPage) -> ! {
     use guest_model::hardware::Cpu;
-    use guest_model::wire::control;
+    use guest_model::wire::{NO_STEAL_CLOCK, control};
 
-    cpu::register_clocks();
+    cpu::register_clocks(boot_page.flags & NO_STEAL_CLOCK == 0);
     let mut cpu = cpu::ThisCpu::new(off);
     let (kernel, doorbell) = cpu.parts();
     if let Err(refusal) = kernel.boot(doorbell, boot_page) {

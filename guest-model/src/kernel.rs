@@ -10,7 +10,7 @@ use crate::psi::{PsiGroupCpu, TSK_RUNNING};
 use crate::rq::Rq;
 use crate::wire::{
     BootError, BootPage, FIRST_PID, IDLE_PID, IrqSpec, KSOFTIRQD_PID, MAX_GROUPS, MAX_IRQS,
-    MAX_TASKS, NONE, TASK_BLOCKED, TASK_FORK, TaskSpec,
+    MAX_TASKS, NO_STEAL_CLOCK, NONE, TASK_BLOCKED, TASK_FORK, TaskSpec,
 };
 
 pub use crate::softirq::{do_irq, handle_softirqs, step};
@@ -116,6 +116,8 @@ pub struct Kernel {
     pub balance_pending: bool,
     /// `cpu_active()`.
     pub cpu_active: bool,
+    /// The static key of the same name: there is a steal clock.
+    pub paravirt_steal_rq_enabled: bool,
     /// First task on the timer list, or [`NONE`].
     pub timer_first: u16,
     /// Softirq work raised and not yet taken, ns.
@@ -286,6 +288,7 @@ impl Kernel {
             need_resched: false,
             balance_pending: false,
             cpu_active: false,
+            paravirt_steal_rq_enabled: false,
             timer_first: 0,
             softirq_backlog_ns: 0,
             jiffies: 0,
@@ -311,6 +314,7 @@ impl Kernel {
         self.tick_period_ns = page.tick_period_ns;
         self.offline_ns = page.offline_ns;
         self.cpu_active = true;
+        self.paravirt_steal_rq_enabled = page.flags & NO_STEAL_CLOCK == 0;
         self.need_resched = true;
         self.timer_first = NONE;
         self.irqs = page.irqs;

@@ -60,7 +60,11 @@ impl Kernel {
             return;
         }
         self.rq.clock = self.rq.clock.wrapping_add(delta as u64);
-        let steal = hw.steal_clock();
+        let steal = if self.paravirt_steal_rq_enabled {
+            hw.steal_clock()
+        } else {
+            self.rq.prev_steal_time_rq
+        };
         self.update_rq_clock_task(delta, steal);
     }
 

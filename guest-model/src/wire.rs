@@ -136,6 +136,10 @@ pub struct IrqSpec {
     pub flags: u16,
 }
 
+/// The guest has no paravirtual steal clock: it registers no steal page and takes no steal from its
+/// clocks, as a kernel that finds `KVM_FEATURE_STEAL_TIME` missing.
+pub const NO_STEAL_CLOCK: u8 = 1 << 0;
+
 /// What the host tells the bundled guest: workload and policies.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -156,8 +160,8 @@ pub struct BootPage {
     pub psi_zero_delta: u8,
     /// A planted [`Fault`] as a number; 0 for none.
     pub fault: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// [`NO_STEAL_CLOCK`].
+    pub flags: u8,
     /// Groups used in `groups`, the root included.
     pub nr_groups: u16,
     /// Tasks used in `tasks`.
@@ -196,7 +200,7 @@ pub enum BootError {
     Magic = 1,
     /// `version` or `size` is not this build's.
     Version = 2,
-    /// A reserved field is not zero.
+    /// A reserved field is not zero, or a flag is unknown.
     Reserved = 3,
     /// An enumeration holds an unknown number.
     Policy = 4,
@@ -239,7 +243,7 @@ impl BootPage {
             rate_limit_clock: policy.rate_limit_clock as u8,
             psi_zero_delta: policy.psi_zero_delta as u8,
             fault: policy.fault as u8,
-            reserved: 0,
+            flags: 0,
             nr_groups: 1,
             nr_tasks: 0,
             nr_irqs: 1,
@@ -267,7 +271,7 @@ impl BootPage {
             self.version == VERSION && self.size as usize == size_of::<Self>(),
             BootError::Version,
         )?;
-        ensure(self.reserved == 0 && self.reserved2 == [0; 3], BootError::Reserved)?;
+        ensure(self.flags & !NO_STEAL_CLOCK == 0 && self.reserved2 == [0; 3], BootError::Reserved)?;
         let policy = self.policy().ok_or(BootError::Policy)?;
         let (groups, tasks, irqs) =
             (self.nr_groups as usize, self.nr_tasks as usize, self.nr_irqs as usize);

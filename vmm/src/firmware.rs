@@ -82,7 +82,7 @@ pub enum GuestError {
     #[error("guest wrote the unknown word {0:#x} to its control port")]
     UnknownControl(u32),
     /// A probe or a request before the guest said that it is ready.
-    #[error("guest used port {port:#x} before it registered its clock and steal pages")]
+    #[error("guest used port {port:#x} before it registered its clock page")]
     NoClock {
         /// The port.
         port: u16,
@@ -246,13 +246,16 @@ impl<I: Injections> Handler<I> {
     }
 
     fn need_clock(&self, port: u16) -> Result<(), GuestError> {
-        if self.has_clock && self.has_steal { Ok(()) } else { Err(GuestError::NoClock { port }) }
+        if self.has_clock { Ok(()) } else { Err(GuestError::NoClock { port }) }
     }
 
     fn control(&mut self, word: u32, [a, b, c]: [u64; 3]) -> Result<Reply, GuestError> {
         Err(match word {
             control::READY => {
                 self.need_clock(port::CONTROL)?;
+                if !self.has_steal {
+                    self.session.lacks_steal_clock();
+                }
                 self.view.sanity(self.session.clock().now_ns()).map_err(Stop::View)?;
                 return Ok(Reply::Resume);
             }

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use guest_model::hardware::{Cpu, Hardware, Probe};
 use guest_model::kernel::{Kernel, do_irq, step};
 use guest_model::psi::PSI_IRQ_FULL;
-use guest_model::wire::{BootError, BootPage};
+use guest_model::wire::{BootError, BootPage, NO_STEAL_CLOCK};
 
 use crate::engine::Injections;
 use crate::session::{Asked, PassOutcome, Session, Stop, chain};
@@ -235,8 +235,11 @@ impl<I: Injections> Cpu for ModelCpu<I> {
 /// Runs a pass to its end.
 pub fn run<I: Injections>(
     page: &BootPage,
-    session: Session<I>,
+    mut session: Session<I>,
 ) -> Result<(PassOutcome, Trace), BootError> {
+    if page.flags & NO_STEAL_CLOCK != 0 {
+        session.lacks_steal_clock();
+    }
     let hw = ModelHw { session: Some(session), outcome: None };
     let mut cpu = ModelCpu { kernel: Box::new(Kernel::new()), hw };
     cpu.kernel.boot(&mut cpu.hw, page)?;

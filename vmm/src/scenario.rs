@@ -55,6 +55,8 @@ pub struct Scenario {
     pub tick: Tick,
     /// Guest time from which the CPU is inactive and its contributions are cleared.
     pub offline_ns: Option<u64>,
+    /// The guest has a paravirtual steal clock.
+    pub steal_clock: bool,
     /// The kernel's variants.
     pub policy: Policies,
     /// Task groups; entry 0 is the root, and parents come before their children.
@@ -312,6 +314,7 @@ impl Scenario {
     pub fn boot_page(&self, policy: Policy) -> BootPage {
         let mut page = BootPage::new(self.tick.rate.period_ns(), policy);
         page.offline_ns = self.offline_ns.unwrap_or(0);
+        page.flags = if self.steal_clock { 0 } else { wire::NO_STEAL_CLOCK };
         page.nr_groups = self.groups.len() as u16;
         for (spec, group) in page.groups.iter_mut().zip(&self.groups).skip(1) {
             *spec = GroupSpec { shares: shares(group.weight), parent: group.parent, reserved: 0 };

@@ -119,6 +119,8 @@ pub struct PassOutcome {
     pub measured: Measured,
     /// Each group's PSI state as the guest has it; empty if it was stopped before its time.
     pub psi: Vec<PsiView>,
+    /// The guest has a steal clock; without one it accounts no steal, which is not the same as 0.
+    pub has_steal_clock: bool,
     /// The guest's own cost counters.
     pub costs: Option<CostsView>,
     /// Who ended it early, and why in words.
@@ -135,6 +137,7 @@ pub struct Session<I> {
     checks: Checks,
     trace: Trace,
     control: Arc<Control>,
+    has_steal_clock: bool,
     exits: u64,
     exits_at_instant: u64,
     instant_ns: u64,
@@ -160,6 +163,7 @@ impl<I: Injections> Session<I> {
             checks: Checks::new(setup),
             trace,
             control,
+            has_steal_clock: true,
             exits: 0,
             exits_at_instant: 0,
             instant_ns: 0,
@@ -175,6 +179,12 @@ impl<I: Injections> Session<I> {
     #[inline]
     pub fn clock(&self) -> &GuestClock {
         self.engine.clock()
+    }
+
+    /// The guest has no steal clock.
+    pub fn lacks_steal_clock(&mut self) {
+        self.has_steal_clock = false;
+        self.checks.lacks_steal_clock();
     }
 
     /// Guest time is up.
@@ -328,6 +338,7 @@ impl<I: Injections> Session<I> {
             checks,
             measured,
             psi: state.iter().map(|(_, psi)| *psi).collect(),
+            has_steal_clock: self.has_steal_clock,
             costs,
             stopped,
         };

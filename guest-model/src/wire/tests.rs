@@ -28,7 +28,7 @@ fn each_field_is_taken_to_its_bounds_and_refused_beyond_them() {
         (|p| p.version += 1, Err(BootError::Version)),
         (|p| p.size -= 1, Err(BootError::Version)),
         (|p| p.size = u32::MAX, Err(BootError::Version)),
-        (|p| p.reserved = 1, Err(BootError::Reserved)),
+        (|p| p.flags = 2, Err(BootError::Reserved)),
         (|p| p.reserved2[2] = 1, Err(BootError::Reserved)),
         (|p| p.rate_limit_clock = 2, Ok(())),
         (|p| p.rate_limit_clock = 3, Err(BootError::Policy)),

@@ -175,7 +175,7 @@ impl Board {
         detail: impl FnOnce() -> String,
     ) {
         let row = &mut self.rows[id as usize];
-        if row.status == Status::Off {
+        if matches!(row.status, Status::Off | Status::NotBuiltIn) {
             return;
         }
         row.evaluated += 1;
@@ -282,6 +282,20 @@ impl Checks {
             ),
             psi: psi::PsiChecks::new(setup.policy.psi_zero_delta, setup.parents),
             ticks: Ticks { period_ns: setup.tick_period_ns, next_ns: setup.tick_period_ns },
+        }
+    }
+
+    /// The guest has no steal clock: what is about it is not built in.
+    pub fn lacks_steal_clock(&mut self) {
+        let row = &mut self.board.rows[CheckId::StealAccounted as usize];
+        if row.status != Status::Off {
+            *row = CheckResult {
+                status: Status::NotBuiltIn,
+                evaluated: 0,
+                failures: 0,
+                first: None,
+                ..*row
+            };
         }
     }
 

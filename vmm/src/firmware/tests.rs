@@ -85,7 +85,7 @@ fn requests_before_the_clocks_are_registered_are_refused() {
         Exit::Out { port: port::CONTROL, size: 4, value: control::READY },
     ] {
         let why = text(&mut h, exit, [0; 3]);
-        assert!(why.contains("before it registered its clock and steal pages"), "{exit:?}: {why}");
+        assert!(why.contains("before it registered its clock page"), "{exit:?}: {why}");
     }
 }
 

@@ -113,10 +113,15 @@ pub(super) fn books(pass: &PassOutcome) -> Option<Books> {
     let (clock, clock_task) = (wide(rq.clock_ns), wide(rq.clock_task_ns));
     let unexplained = clock - clock_task - irq - steal;
     let off_by = clock_task - wide(l.task_ns) - wide(l.ksoftirqd_ns) - wide(l.idle_ns);
+    let unread = if pass.has_steal_clock {
+        "steal that is not read yet"
+    } else {
+        "steal that the guest cannot know of"
+    };
     let causes = [
         ("clock behind guest time", clock - wide(pass.elapsed_ns)),
         ("IRQ time that is pending", irq_pending),
-        ("steal that is not read yet", steal_pending),
+        (unread, steal_pending),
         ("steal that was dropped", steal_dropped),
         ("steal inside IRQ time, seen as both", -wide(l.steal_in_irq_ns)),
         ("steal counter moving unlike wall time", wide(l.steal_wall_ns) - counter),

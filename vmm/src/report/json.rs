@@ -41,7 +41,10 @@ pub fn json(outcome: &RunOutcome) -> Value {
         },
         "host": { "kvm": outcome.host_kvm },
         "elapsed_ns": main.map(|pass| pass.elapsed_ns),
-        "rq": main.map_or_else(Vec::new, |pass| findings::rq(pass).map(rq).into_iter().collect()),
+        "rq": main.map_or_else(Vec::new, |pass| {
+            let rq = findings::rq(pass).map(|view| rq(view, pass.has_steal_clock));
+            rq.into_iter().collect()
+        }),
         "wall_time": main.map(|pass| wall_time(&pass.ledger)),
         "injected": main.map(|pass| injected(pass, &outcome.scenario)),
         "accounted": main.zip(books).map(|(pass, books)| accounted(pass, &books)),
@@ -69,14 +72,15 @@ fn number(n: i128) -> Value {
     fits(n).unwrap_or(Value::Null)
 }
 
-fn rq(rq: &crate::view::RqView) -> Value {
+fn rq(rq: &crate::view::RqView, has_steal_clock: bool) -> Value {
+    let steal = has_steal_clock.then_some(rq.prev_steal_time_rq_ns as i64);
     value!({
         "cpu": rq.cpu,
         "clock_ns": rq.clock_ns,
         "clock_task_ns": rq.clock_task_ns,
         "clock_pelt_ns": rq.clock_pelt_ns,
         "prev_irq_time_ns": rq.prev_irq_time_ns,
-        "prev_steal_time_rq_ns": rq.prev_steal_time_rq_ns as i64,
+        "prev_steal_time_rq_ns": steal,
         "psi_irq_time_ns": rq.psi_irq_time_ns,
     })
 }
@@ -127,12 +131,13 @@ fn injected(pass: &PassOutcome, scenario: &Scenario) -> Value {
 
 fn accounted(pass: &PassOutcome, books: &Books) -> Value {
     let acc = &pass.measured.accounted;
+    let steal = |n| if pass.has_steal_clock { number(n) } else { Value::Null };
     value!({
         "irq_ns": number(books.irq),
         "irq_pending_ns": number(books.irq_pending),
-        "steal_ns": number(books.steal),
-        "steal_dropped_ns": number(books.steal_dropped),
-        "steal_pending_ns": number(books.steal_pending),
+        "steal_ns": steal(books.steal),
+        "steal_dropped_ns": steal(books.steal_dropped),
+        "steal_pending_ns": steal(books.steal_pending),
         "updates": acc.updates,
         "irq_carried_count": acc.irq_carried_count,
         "steal_dropped_count": acc.steal_dropped_count,

@@ -214,6 +214,11 @@ impl<W: Write> Page<'_, W> {
         let acc = &main.measured.accounted;
         let mut t = Table::new(&[Left, Right, Right, Left]);
         let mut row = |name: &str, ns_: i128, remark: String| {
+            if name.contains("steal") && !main.has_steal_clock {
+                let why = "the guest has no steal clock".to_owned();
+                t.row([name.into(), "unavailable".into(), "".into(), cell(why, Tone::Faint)]);
+                return;
+            }
             let short = if ns_.unsigned_abs() < 1_000 { String::new() } else { human(ns_) };
             t.row([name.into(), ns(ns_).into(), short.into(), cell(remark, Tone::Faint)]);
         };

@@ -394,3 +394,26 @@ fn calls_on_an_offline_cpu_are_told_apart() {
 fn a_writer_that_fails_is_reported() {
     assert!(page(&mut [0_u8; 10].as_mut_slice(), &short("idle"), false).is_err());
 }
+
+#[test]
+fn a_guest_without_a_steal_clock_has_no_steal_figures_rather_than_zeros() {
+    let b = builtin("busy-half-steal").unwrap();
+    let sets = ["cpu.steal_clock=false".to_owned(), "duration=20ms".to_owned()];
+    let scenario = Scenario::load(b.text, b.name, &sets, NAMES).unwrap();
+    let clock = scenario.policy.rate_limit_clock;
+    let (pass, _) =
+        pass_on_model(&scenario, clock, Planted::default(), Trace::hashed(), Default::default())
+            .unwrap();
+    let mut o = short("busy-half-steal");
+    o.scenario = scenario;
+    o.passes = vec![pass];
+    let v = json(&o);
+    for key in ["steal_ns", "steal_dropped_ns", "steal_pending_ns"] {
+        assert_eq!(v["accounted"][key], Value::Null, "{key}");
+    }
+    assert_eq!(v["rq"][0]["prev_steal_time_rq_ns"], Value::Null);
+    let check = v["checks"].as_array().unwrap().iter().find(|c| c["name"] == "steal_accounted");
+    assert_eq!(check.unwrap()["status"], "not-built-in");
+    assert_ne!(v["injected"]["steal_wall_ns"], 0);
+    assert!(plain(&o).contains("unavailable"), "{}", plain(&o));
+}

@@ -35,7 +35,7 @@ pub(super) fn scenario(doc: &Document, source: &str, known_checks: &[&str]) -> R
         "name", "summary", "duration", "seed", "tick", "cpu", "policy", "group", "task", "irq",
         "steal", "checks",
     ])?;
-    let cpu = root.table("cpu")?.only(&["offline_at"])?;
+    let cpu = root.table("cpu")?.only(&["offline_at", "steal_clock"])?;
     let tasks = root.tables("task", "tasks", MAX_SCENARIO_TASKS)?;
     let irqs = root.tables("irq", "interrupt sources", MAX_LINES)?;
     let groups = groups(&root)?;
@@ -51,6 +51,7 @@ pub(super) fn scenario(doc: &Document, source: &str, known_checks: &[&str]) -> R
         seed: root.get("seed").map_or(Ok(1), |f| f.integer(0, u64::MAX.into()))? as u64,
         tick: tick(&root.table("tick")?)?,
         offline_ns: cpu.get("offline_at").map(|f| f.duration(1, MAX_DURATION_NS)).transpose()?,
+        steal_clock: cpu.get("steal_clock").map_or(Ok(true), |f| f.boolean())?,
         policy: policies(&root.table("policy")?)?,
         tasks: tasks
             .iter()

@@ -20,8 +20,14 @@ fn write_scenario(out: &mut String, s: &Scenario) -> fmt::Result {
     writeln!(out, "seed = {}", s.seed)?;
 
     writeln!(out, "\n[tick]\nrate = \"{}\"\ncost = {}", s.tick.rate, ns(s.tick.cost_ns.into()))?;
+    if s.offline_ns.is_some() || !s.steal_clock {
+        writeln!(out, "\n[cpu]")?;
+    }
+    if !s.steal_clock {
+        writeln!(out, "steal_clock = false")?;
+    }
     if let Some(offline) = s.offline_ns {
-        writeln!(out, "\n[cpu]\noffline_at = {}", ns(offline))?;
+        writeln!(out, "offline_at = {}", ns(offline))?;
     }
     let compare: Vec<_> = s.policy.compare.iter().map(|c| c.name()).collect();
     writeln!(out, "\n[policy]\nrate_limit_clock = {:?}", s.policy.rate_limit_clock.name())?;
