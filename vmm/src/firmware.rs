@@ -358,11 +358,14 @@ pub fn turn<I: Injections>(
     handler: &mut Handler<I>,
     control: &Control,
 ) -> Result<Exit, GuestError> {
-    let exit = vcpu.run()?;
+    control.in_guest.store(true, Relaxed);
+    let exit = vcpu.run();
+    control.in_guest.store(false, Relaxed);
+    let exit = exit?;
     let regs = vcpu.regs()?;
     match exit {
         Exit::Hlt if !vcpu.interrupts_on() => return Err(GuestError::HaltedForGood),
-        Exit::Interrupted => {
+        Exit::Interrupted if !control.stopped() => {
             let silent_s = control.spinning_s.load(Relaxed);
             if silent_s != 0 {
                 return Err(GuestError::Spinning(silent_s));

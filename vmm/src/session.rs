@@ -23,9 +23,12 @@ use crate::view::{Call, CfsRqView, CostsView, GuestView, PsiView, RqView};
 pub struct Control {
     stop: AtomicBool,
     kick: Mutex<Option<VcpuKick>>,
+    /// The vCPU is inside KVM_RUN: only then is it the guest that makes no exit.
+    pub in_guest: AtomicBool,
     /// Exits so far: a guest whose count stands still spins.
     pub exits: AtomicU64,
-    /// Set, before a kick, to the seconds without an exit after which the run is to end as spinning.
+    /// Set, before a kick, to the seconds without an exit after which the run is to end as spinning;
+    /// 0 while exits come.
     pub spinning_s: AtomicU64,
     /// Guest time, ns.
     pub now_ns: AtomicU64,
