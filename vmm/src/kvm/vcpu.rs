@@ -240,7 +240,7 @@ impl Vcpu {
             Ok(VcpuExit::Intr) => Exit::Interrupted,
             Ok(other) => Exit::Other(reason_name(&other)),
             Err(e) if e.errno() == libc::EINTR => {
-                self.fd.set_kvm_immediate_exit(0);
+                self.kick.acknowledge();
                 Exit::Interrupted
             }
             Err(e) => return Err(VcpuError::Run(e.into())),
