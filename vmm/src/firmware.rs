@@ -211,7 +211,7 @@ impl<I: Injections> Handler<I> {
                 self.pages.publish(self.session.clock())?;
                 Reply::Resume
             }
-            Exit::Rdmsr { .. } | Exit::IrqWindowOpen | Exit::Interrupted => Reply::Resume,
+            Exit::Rdmsr { .. } | Exit::Interrupted => Reply::Resume,
             other => return Err(unhandled(other)),
         };
         if self.session.clock().updates() != before {
@@ -296,11 +296,9 @@ fn unhandled(exit: Exit) -> GuestError {
         Exit::InternalError { suberror, data0 } => GuestError::Internal { suberror, data0 },
         Exit::FailEntry { reason, cpu } => GuestError::FailEntry { reason, cpu },
         Exit::Other(name) => GuestError::Unexpected(name),
-        Exit::Hlt
-        | Exit::Wrmsr { .. }
-        | Exit::Rdmsr { .. }
-        | Exit::IrqWindowOpen
-        | Exit::Interrupted => GuestError::Unexpected("an exit that is handled elsewhere"),
+        Exit::Hlt | Exit::Wrmsr { .. } | Exit::Rdmsr { .. } | Exit::Interrupted => {
+            GuestError::Unexpected("an exit that is handled elsewhere")
+        }
     }
 }
 
