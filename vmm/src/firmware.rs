@@ -329,7 +329,8 @@ pub fn run<I: Injections>(
             GuestError::Session(Stop::Interrupted) => Asked::ByUser,
             _ => Asked::ByError,
         };
-        let registers = if asked == Asked::ByError {
+        let guests = asked == Asked::ByError && !matches!(e, GuestError::Session(Stop::Trace));
+        let registers = if guests {
             vcpu.read_regs().map_or(String::new(), |r| format!("; {}", registers(&r)))
         } else {
             String::new()

@@ -40,16 +40,16 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
     };
     let asked = args.firmware.as_ref().map_or(args.guest, |_| Some(Guest::Firmware));
     let Place { kvm, host_kvm } = place(asked)?;
+    let control = Arc::new(Control::default());
     let (output, trace) = match &args.out {
         None => (None, Trace::hashed()),
         Some(dir) => {
             let output = Output::create(dir, &scenario).map_err(|e| Failure::input(&e))?;
-            let trace = output.trace().map_err(|e| Failure::input(&e))?;
+            let trace = output.trace(control.stop_flag()).map_err(|e| Failure::input(&e))?;
             (Some(output), trace)
         }
     };
 
-    let control = Arc::new(Control::default());
     let passes_begun = Arc::new(AtomicU64::new(0));
     let bar = io::stderr().is_terminal().then(|| progress(&scenario, passes_begun.clone()));
     let guest = if kvm.is_some() { GuestKind::Firmware } else { GuestKind::Model };
