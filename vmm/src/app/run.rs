@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::output::Output;
-use super::{Failure, Place, color, place};
+use super::{Failure, Place, Stdout, color, place};
 use crate::check::NAMES;
 use crate::cli::{Format, Guest, RunArgs};
 use crate::firmware::StartError;
@@ -78,16 +78,13 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
     }
     let printed = print(&outcome, args);
     kept?;
-    match printed {
-        // A reader that has seen enough, as `head`: the verdict is none the less.
-        Ok(()) | Err(Failure::Closed) => Ok(exit_code(&outcome)),
-        Err(e) => Err(e),
-    }
+    printed?;
+    Ok(exit_code(&outcome))
 }
 
 /// The report, on standard output.
 fn print(outcome: &RunOutcome, args: &RunArgs) -> Result<(), Failure> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(Stdout::lock());
     match args.format {
         Format::Json => {
             serde_json::to_writer_pretty(&mut out, &crate::report::json(outcome))
