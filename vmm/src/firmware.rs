@@ -20,7 +20,7 @@ use crate::engine::Injections;
 use crate::introspect::{Introspector, ReadError, SetupError, bundled};
 use crate::kvm::{Exit, Kvm, Vcpu, VcpuError};
 use crate::machine::clock_pages::{ClockPageError, ClockPages};
-use crate::machine::{Machine, MachineError, paging};
+use crate::machine::{self, Machine, MachineError, paging};
 use crate::session::{Asked, Control, PassOutcome, Session, Stop};
 use crate::trace::Trace;
 
@@ -309,6 +309,13 @@ fn exception_name(vector: u64) -> &'static str {
         "#SS", "#GP", "#PF", "reserved", "#MF", "#AC", "#MC", "#XM", "#VE", "#CP",
     ];
     usize::try_from(vector).ok().and_then(|v| NAMES.get(v)).copied().unwrap_or("unknown")
+}
+
+/// Refuses an image that [`run`] would refuse with `nr_groups` groups, without running anything.
+pub fn check(image: &[u8], nr_groups: usize) -> Result<(), StartError> {
+    let (memory, _) = machine::load(image)?;
+    bundled::introspector(memory, paging::CR3, image, nr_groups)?;
+    Ok(())
 }
 
 /// Boots `image` with `page` and runs `session` on it to its end. Whatever the guest does, what was

@@ -11,7 +11,7 @@ use super::output::Output;
 use super::{Failure, Place, Stdout, color, place};
 use crate::check::NAMES;
 use crate::cli::{Format, Guest, RunArgs};
-use crate::firmware::StartError;
+use crate::firmware::{self, StartError};
 use crate::kvm::Kvm;
 use crate::machine::{FIRMWARE, MachineError};
 use crate::run::{
@@ -40,6 +40,10 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
     };
     let asked = args.firmware.as_ref().map_or(args.guest, |_| Some(Guest::Firmware));
     let Place { kvm, host_kvm } = place(asked)?;
+    if args.firmware.is_some() {
+        // Before there is an output directory that holds nothing.
+        firmware::check(&image, scenario.groups.len()).map_err(|e| start_failure(&e))?;
+    }
     let control = Arc::new(Control::default());
     let (output, trace) = match &args.out {
         None => (None, Trace::hashed()),
