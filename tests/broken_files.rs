@@ -55,6 +55,19 @@ fn files_that_are_no_guest_are_refused_by_what_is_wrong_with_them() {
 }
 
 #[test]
+fn a_refused_image_leaves_no_output_directory() {
+    let Some(()) = virtual_machines() else { return };
+    let mut other = says_0x77();
+    other.kernel_size -= 8;
+    for image in [b"#!/bin/sh\n".to_vec(), other.to_elf()] {
+        let scratch = Scratch::new();
+        let (file, out) = (scratch.file("guest", image), scratch.arg("out"));
+        rqscope(["run", "idle", "--firmware", &file, "--out", &out]).ends_with(2).in_one_line();
+        assert!(!scratch.path("out").exists());
+    }
+}
+
+#[test]
 fn an_image_without_the_kernel_of_this_build_is_refused() {
     let Some(()) = virtual_machines() else { return };
     let mut other = says_0x77();

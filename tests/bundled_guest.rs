@@ -276,7 +276,6 @@ fn an_exception_reaches_the_host_with_vector_and_address() {
     let mut regs = host.machine.vcpu.regs().unwrap();
     regs.rip = 0x123;
     host.machine.vcpu.set_regs(&regs).unwrap();
-    host.machine.vcpu.request_interrupt_window(false);
     let seen = host.run_fatal();
     let Seen::Control { word: control::EXCEPTION, args: [vector, error_code, rip] } = seen else {
         panic!("{seen:?}")

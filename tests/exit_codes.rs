@@ -134,12 +134,13 @@ fn a_reader_that_leaves_early_gets_no_panic_and_the_verdict_stays_in_the_exit_co
             assert_eq!(String::from_utf8_lossy(&done.stderr), "", "{scenario} {format}");
         }
     }
-    for list in ["scenarios", "checks"] {
+    let lists = [&["scenarios"][..], &["checks"], &["mutants", "--guest=model", "steal_twice"]];
+    for list in lists {
         let mut child =
-            command([list]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            command(list).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let done = child.wait_with_output().unwrap();
-        assert_eq!((done.status.code(), done.stderr.len()), (Some(0), 0), "{list}");
+        assert_eq!((done.status.code(), done.stderr.len()), (Some(0), 0), "{list:?}");
     }
 }
 

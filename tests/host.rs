@@ -30,28 +30,29 @@ pub fn skipped<T>(why: &str) -> Option<T> {
 }
 
 /// A command, as leading words, that runs a program in a mount namespace of its own once the shell
-/// command `mount` has run there. `None` if this user may not make one.
+/// command `mount` has run there. `None` if this user may not make one, or there is no unshare(1); that
+/// `mount` fails for another reason fails the test.
 pub fn behind(mount: &str) -> Option<Vec<String>> {
     let script = format!("{mount} && exec \"$0\" \"$@\"");
     for namespace in [&["--mount"][..], &["--map-root-user", "--mount"]] {
         let mut wrapper = vec!["unshare".to_owned()];
         wrapper.extend(namespace.iter().map(|&s| s.to_owned()));
         wrapper.extend(["sh", "-c", &script].map(str::to_owned));
-        if works(&wrapper) {
+        let Ok(tried) = Command::new(&wrapper[0])
+            .args(&wrapper[1..])
+            .arg("true")
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .output()
+        else {
+            return skipped("there is no unshare(1)");
+        };
+        if tried.status.success() {
             return Some(wrapper);
         }
+        let why = String::from_utf8_lossy(&tried.stderr).to_lowercase();
+        let may_not = ["unshare failed", "operation not permitted", "permission denied"];
+        assert!(may_not.iter().any(|m| why.contains(m)), "{wrapper:?}: {why}");
     }
     skipped("this user may not make a mount namespace")
-}
-
-/// Does `true` run behind these words?
-fn works(wrapper: &[String]) -> bool {
-    let tried = Command::new(&wrapper[0])
-        .args(&wrapper[1..])
-        .arg("true")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    tried.is_ok_and(|status| status.success())
 }

@@ -1,6 +1,9 @@
 //! Ctrl-C in the middle of a run.
 
 use std::fs;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 
 use serde_json::Value;
 
@@ -56,6 +59,25 @@ fn sigterm_does_as_ctrl_c_does() {
 fn ctrl_c_in_a_run_in_a_virtual_machine_keeps_report_result_and_trace() {
     let Some(()) = virtual_machines() else { return };
     interrupt("firmware", "INT");
+}
+
+#[test]
+fn ctrl_c_ends_a_program_whose_reader_takes_nothing() {
+    let scratch = Scratch::new();
+    let out = scratch.arg("out");
+    let (mut blocked, _reader) = UnixStream::pair().unwrap();
+    blocked.set_nonblocking(true).unwrap();
+    while blocked.write(&[b'x'; 1024]).is_ok() {}
+    blocked.set_nonblocking(false).unwrap();
+    let mut run = command(["run", "idle", "--guest=model", "--set=duration=10ms", "--out", &out]);
+    let mut run = Running::start_into(&mut run, OwnedFd::from(blocked));
+    // Printing comes after that.
+    run.wait_until("the result is kept", || {
+        let result = fs::read(scratch.path("out/result.json")).unwrap_or_default();
+        serde_json::from_slice(&result).is_ok_and(|r: Value| r["trace_sha256"] != "")
+    });
+    run.signal("INT");
+    run.wait().ends_with(130);
 }
 
 #[test]

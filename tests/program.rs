@@ -87,9 +87,14 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
 impl Running {
     /// Starts `command` with pipes for its output.
     pub fn start(command: &mut Command) -> Self {
+        Self::start_into(command, Stdio::piped())
+    }
+
+    /// Starts `command` with this standard output.
+    pub fn start_into(command: &mut Command, stdout: impl Into<Stdio>) -> Self {
         let mut child = command
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
+            .stdout(stdout)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|e| panic!("{command:?}: {e}"));

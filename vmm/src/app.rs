@@ -25,8 +25,6 @@ pub enum Failure {
     Host(String),
     /// The user broke it off: 130.
     Interrupted,
-    /// Standard output is closed, as by `head`: nothing more to say.
-    Closed,
 }
 
 impl Failure {
@@ -42,10 +40,36 @@ impl Failure {
 impl From<io::Error> for Failure {
     /// Writing to standard output failed.
     fn from(e: io::Error) -> Self {
-        match e.kind() {
-            io::ErrorKind::BrokenPipe => Self::Closed,
-            _ => Self::Host(format!("write to standard output: {e}")),
-        }
+        Self::Host(format!("write to standard output: {e}"))
+    }
+}
+
+/// Standard output, of which a reader may have seen enough, as `head`: the command is finished all the
+/// same and its exit code tells how it went.
+#[derive(Debug)]
+struct Stdout(io::StdoutLock<'static>);
+
+impl Stdout {
+    fn lock() -> Self {
+        Self(io::stdout().lock())
+    }
+}
+
+/// `done`, unless there was nobody to read it.
+fn unless_closed<T>(result: io::Result<T>, done: T) -> io::Result<T> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(done),
+        other => other,
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        unless_closed(self.0.write(bytes), bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        unless_closed(self.0.flush(), ())
     }
 }
 
@@ -79,13 +103,12 @@ pub fn main() -> ExitCode {
             ExitCode::from(3)
         }
         Err(Failure::Interrupted) => ExitCode::from(130),
-        Err(Failure::Closed) => ExitCode::SUCCESS,
     }
 }
 
 /// `rqscope scenarios`.
 fn scenarios(name: Option<&str>) -> Result<u8, Failure> {
-    let mut out = io::stdout().lock();
+    let mut out = Stdout::lock();
     let Some(name) = name else {
         let width = BUILTIN.iter().map(|b| b.name.len()).max().unwrap_or(0);
         for b in BUILTIN {
@@ -104,7 +127,7 @@ fn scenarios(name: Option<&str>) -> Result<u8, Failure> {
 
 /// `rqscope checks`.
 fn checks() -> Result<u8, Failure> {
-    let mut out = io::stdout().lock();
+    let mut out = Stdout::lock();
     let width = CheckId::ALL.iter().map(|id| id.name().len()).max().unwrap_or(0);
     for id in CheckId::ALL {
         writeln!(out, "{:width$}  {}", id.name(), id.statement())?;

@@ -20,7 +20,7 @@ use crate::engine::Injections;
 use crate::introspect::{Introspector, ReadError, SetupError, bundled};
 use crate::kvm::{Exit, Kvm, Vcpu, VcpuError};
 use crate::machine::clock_pages::{ClockPageError, ClockPages};
-use crate::machine::{Machine, MachineError, paging};
+use crate::machine::{self, Machine, MachineError, paging};
 use crate::session::{Asked, Control, PassOutcome, Session, Stop};
 use crate::trace::Trace;
 
@@ -211,7 +211,7 @@ impl<I: Injections> Handler<I> {
                 self.pages.publish(self.session.clock())?;
                 Reply::Resume
             }
-            Exit::Rdmsr { .. } | Exit::IrqWindowOpen | Exit::Interrupted => Reply::Resume,
+            Exit::Rdmsr { .. } | Exit::Interrupted => Reply::Resume,
             other => return Err(unhandled(other)),
         };
         if self.session.clock().updates() != before {
@@ -299,11 +299,9 @@ fn unhandled(exit: Exit) -> GuestError {
         Exit::InternalError { suberror, data0 } => GuestError::Internal { suberror, data0 },
         Exit::FailEntry { reason, cpu } => GuestError::FailEntry { reason, cpu },
         Exit::Other(name) => GuestError::Unexpected(name),
-        Exit::Hlt
-        | Exit::Wrmsr { .. }
-        | Exit::Rdmsr { .. }
-        | Exit::IrqWindowOpen
-        | Exit::Interrupted => GuestError::Unexpected("an exit that is handled elsewhere"),
+        Exit::Hlt | Exit::Wrmsr { .. } | Exit::Rdmsr { .. } | Exit::Interrupted => {
+            GuestError::Unexpected("an exit that is handled elsewhere")
+        }
     }
 }
 
@@ -314,6 +312,13 @@ fn exception_name(vector: u64) -> &'static str {
         "#SS", "#GP", "#PF", "reserved", "#MF", "#AC", "#MC", "#XM", "#VE", "#CP",
     ];
     usize::try_from(vector).ok().and_then(|v| NAMES.get(v)).copied().unwrap_or("unknown")
+}
+
+/// Refuses an image that [`run`] would refuse with `nr_groups` groups, without running anything.
+pub fn check(image: &[u8], nr_groups: usize) -> Result<(), StartError> {
+    let (memory, _) = machine::load(image)?;
+    bundled::introspector(memory, paging::CR3, image, nr_groups)?;
+    Ok(())
 }
 
 /// Boots `image` with `page` and runs `session` on it to its end. Whatever the guest does, what was
@@ -334,7 +339,8 @@ pub fn run<I: Injections>(
             GuestError::Session(Stop::Interrupted) => Asked::ByUser,
             _ => Asked::ByError,
         };
-        let registers = if asked == Asked::ByError {
+        let guests = asked == Asked::ByError && !matches!(e, GuestError::Session(Stop::Trace));
+        let registers = if guests {
             vcpu.read_regs().map_or(String::new(), |r| format!("; {}", registers(&r)))
         } else {
             String::new()
@@ -361,11 +367,14 @@ pub fn turn<I: Injections>(
     handler: &mut Handler<I>,
     control: &Control,
 ) -> Result<Exit, GuestError> {
-    let exit = vcpu.run()?;
+    control.in_guest.store(true, Relaxed);
+    let exit = vcpu.run();
+    control.in_guest.store(false, Relaxed);
+    let exit = exit?;
     let regs = vcpu.regs()?;
     match exit {
         Exit::Hlt if !vcpu.interrupts_on() => return Err(GuestError::HaltedForGood),
-        Exit::Interrupted => {
+        Exit::Interrupted if !control.stopped() => {
             let silent_s = control.spinning_s.load(Relaxed);
             if silent_s != 0 {
                 return Err(GuestError::Spinning(silent_s));

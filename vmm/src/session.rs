@@ -21,11 +21,14 @@ use crate::view::{Call, CfsRqView, CostsView, GuestView, PsiView, RqView};
 /// What another thread sees of a run, and how it ends it.
 #[derive(Debug, Default)]
 pub struct Control {
-    stop: AtomicBool,
+    stop: Arc<AtomicBool>,
     kick: Mutex<Option<VcpuKick>>,
+    /// The vCPU is inside KVM_RUN: only then is it the guest that makes no exit.
+    pub in_guest: AtomicBool,
     /// Exits so far: a guest whose count stands still spins.
     pub exits: AtomicU64,
-    /// Set, before a kick, to the seconds without an exit after which the run is to end as spinning.
+    /// Set, before a kick, to the seconds without an exit after which the run is to end as spinning;
+    /// 0 while exits come.
     pub spinning_s: AtomicU64,
     /// Guest time, ns.
     pub now_ns: AtomicU64,
@@ -38,6 +41,11 @@ impl Control {
     pub fn stop(&self) {
         self.stop.store(true, Relaxed);
         self.kick();
+    }
+
+    /// The flag that [`Control::stop`] sets.
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        self.stop.clone()
     }
 
     /// Was the run asked to end?
@@ -73,6 +81,9 @@ pub enum Stop<E> {
     /// The user asked for it.
     #[error("interrupted")]
     Interrupted,
+    /// The trace's file takes no more.
+    #[error("the trace cannot be written")]
+    Trace,
     /// The guest asked for something that the engine cannot answer.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -296,6 +307,9 @@ impl<I: Injections> Session<I> {
         self.control.exits.store(self.exits, Relaxed);
         if self.control.stopped() {
             return Err(Stop::Interrupted);
+        }
+        if self.trace.failed() {
+            return Err(Stop::Trace);
         }
         Ok(())
     }

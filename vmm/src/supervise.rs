@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
@@ -50,6 +51,60 @@ struct Interrupts {
     pipe: UnixStream,
     control: Arc<Control>,
     first: Option<Instant>,
+    handlers: Handlers,
+}
+
+/// Signal handlers of this program, until this is dropped.
+#[derive(Default)]
+struct Handlers(Vec<signal_hook::SigId>);
+
+impl Drop for Handlers {
+    fn drop(&mut self) {
+        for id in self.0.drain(..) {
+            signal_hook::low_level::unregister(id);
+        }
+    }
+}
+
+impl Interrupts {
+    fn new(control: Arc<Control>) -> Result<Self, SuperviseError> {
+        let (pipe, signalled) = setup("make a socket pair for signals", UnixStream::pair())?;
+        setup("make the signal socket non-blocking", pipe.set_nonblocking(true))?;
+        let mut handlers = Handlers::default();
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            let end = setup("copy the signal socket", signalled.try_clone())?;
+            let id = signal_hook::low_level::pipe::register(signal, end);
+            handlers.0.push(setup("install a signal handler", id)?);
+        }
+        Ok(Self { pipe, control, first: None, handlers })
+    }
+
+    /// Takes a signal, and ends the program if the user insists: what has reached the disk stays. False
+    /// if none has come; a pipe that blocks waits for one.
+    fn take(&mut self) -> bool {
+        if io::Read::read_exact(&mut self.pipe, &mut [0]).is_err() {
+            return false;
+        }
+        if self.first.get_or_insert_with(Instant::now).elapsed() > ONE_REQUEST {
+            std::process::exit(130);
+        }
+        true
+    }
+
+    /// The run is over, and what comes now ends the program, which may wait for a reader or a disk. A
+    /// signal that came with the end is one for the run, which is over anyway.
+    fn outlive_the_run(mut self) -> io::Result<()> {
+        self.take();
+        self.pipe.set_nonblocking(false)?;
+        if self.first.is_none() {
+            self.first = Instant::now().checked_sub(2 * ONE_REQUEST);
+        }
+        let watch = move || {
+            while self.take() {}
+            drop(self.handlers);
+        };
+        std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+    }
 }
 
 /// Signals this close are one request: timeout(1), for one, signals a child and then its whole group.
@@ -65,7 +120,8 @@ struct Progress {
     control: Arc<Control>,
 }
 
-/// Ends a run whose guest makes no exit.
+/// Ends a run whose guest makes no exit. A host that is held up elsewhere, by a slow disk for one, is
+/// not the guest's fault and is not counted; nor is the model, which is never inside KVM_RUN.
 struct Watchdog {
     timer: TimerFd,
     control: Arc<Control>,
@@ -93,6 +149,23 @@ enum Source {
     Done(Done),
 }
 
+impl Watchdog {
+    /// One step of its timer is over.
+    fn look(&mut self) {
+        let control = &self.control;
+        let exits = control.exits.load(Relaxed);
+        let spins = exits == self.last_exits && control.in_guest.load(Relaxed);
+        self.silent = if spins { self.silent + WATCHDOG_STEP } else { Duration::ZERO };
+        self.last_exits = exits;
+        if self.silent >= self.limit {
+            control.spinning_s.store(self.limit.as_secs().max(1), Relaxed);
+            control.kick();
+        } else {
+            control.spinning_s.store(0, Relaxed);
+        }
+    }
+}
+
 impl Subscriber {
     fn fd(&self) -> RawFd {
         match &self.source {
@@ -115,14 +188,9 @@ impl MutEventSubscriber for Subscriber {
     fn process(&mut self, _: Events, _: &mut EventOps<'_>) {
         match &mut self.source {
             Source::Interrupts(s) => {
-                let mut bytes = [0; 16];
-                let _ = io::Read::read(&mut s.pipe, &mut bytes);
-                let first = *s.first.get_or_insert_with(Instant::now);
-                if first.elapsed() > ONE_REQUEST {
-                    // The user insists; what has reached the disk stays.
-                    std::process::exit(130);
+                if s.take() {
+                    s.control.stop();
                 }
-                s.control.stop();
             }
             Source::Progress(s) => {
                 let _ = s.timer.wait();
@@ -130,14 +198,7 @@ impl MutEventSubscriber for Subscriber {
             }
             Source::Watchdog(s) => {
                 let _ = s.timer.wait();
-                let exits = s.control.exits.load(Relaxed);
-                s.silent =
-                    if exits == s.last_exits { s.silent + WATCHDOG_STEP } else { Duration::ZERO };
-                s.last_exits = exits;
-                if s.silent >= s.limit {
-                    s.control.spinning_s.store(s.limit.as_secs().max(1), Relaxed);
-                    s.control.kick();
-                }
+                s.look();
             }
             Source::Done(s) => {
                 let _ = s.event.read();
@@ -155,16 +216,7 @@ pub fn supervise<T: Send + 'static>(
     report: Option<Report>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SuperviseError> {
-    let (pipe, signalled) = setup("make a socket pair for signals", UnixStream::pair())?;
-    setup("make the signal socket non-blocking", pipe.set_nonblocking(true))?;
-    let mut handlers = Vec::new();
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        let end = setup("copy the signal socket", signalled.try_clone())?;
-        handlers.push(setup(
-            "install a signal handler",
-            signal_hook::low_level::pipe::register(signal, end),
-        )?);
-    }
+    let interrupts = Interrupts::new(control.clone())?;
     let event = setup("make an event descriptor", EventFd::new(EFD_NONBLOCK))?;
     let finished = setup("copy an event descriptor", event.try_clone())?;
 
@@ -173,20 +225,13 @@ pub fn supervise<T: Send + 'static>(
         setup("start a timer", timer.reset(period, Some(period)))?;
         Ok(timer)
     };
-    let mut sources = vec![
-        Source::Interrupts(Interrupts { pipe, control: control.clone(), first: None }),
-        Source::Watchdog(Watchdog {
-            timer: timer(WATCHDOG_STEP.min(watchdog))?,
-            control: control.clone(),
-            limit: watchdog,
-            last_exits: 0,
-            silent: Duration::ZERO,
-        }),
-    ];
-    if let Some(report) = report {
-        let progress = Progress { timer: timer(PROGRESS)?, report, control: control.clone() };
-        sources.push(Source::Progress(progress));
-    }
+    let watchdog = Watchdog {
+        timer: timer(WATCHDOG_STEP.min(watchdog))?,
+        control: control.clone(),
+        limit: watchdog,
+        last_exits: 0,
+        silent: Duration::ZERO,
+    };
     let mut manager = EventManager::new().map_err(|e| SuperviseError::Loop(format!("{e:?}")))?;
     let mut add = |source| {
         let id = manager.add_subscriber(Subscriber { source, registered: false });
@@ -195,8 +240,11 @@ pub fn supervise<T: Send + 'static>(
             _ => Err(SuperviseError::Loop("epoll takes no more descriptors".into())),
         }
     };
-    for source in sources {
-        add(source)?;
+    let interrupts = add(Source::Interrupts(interrupts))?;
+    add(Source::Watchdog(watchdog))?;
+    if let Some(report) = report {
+        let timer = timer(PROGRESS)?;
+        add(Source::Progress(Progress { timer, report, control: control.clone() }))?;
     }
     let done = add(Source::Done(Done { event, done: false }))?;
 
@@ -206,6 +254,7 @@ pub fn supervise<T: Send + 'static>(
         work()
     });
     let thread = setup("start the guest's thread", spawned)?;
+    let mut guest = Guest { thread: Some(thread), control };
     loop {
         manager.run().map_err(|e| SuperviseError::Loop(format!("{e:?}")))?;
         let over = match manager.subscriber_mut(done) {
@@ -216,10 +265,34 @@ pub fn supervise<T: Send + 'static>(
             break;
         }
     }
-    for id in handlers {
-        signal_hook::low_level::unregister(id);
+    if let Ok(Subscriber { source: Source::Interrupts(i), .. }) =
+        manager.remove_subscriber(interrupts)
+    {
+        // Without it signals are not heard from here on, which is no reason to lose what was found.
+        let _ = i.outlive_the_run();
     }
-    thread.join().map_err(|_| SuperviseError::Panicked)
+    guest.join().unwrap_or(Err(SuperviseError::Panicked))
+}
+
+/// The guest's thread: not left behind when the main thread cannot go on.
+struct Guest<'a, T> {
+    thread: Option<JoinHandle<T>>,
+    control: &'a Control,
+}
+
+impl<T> Guest<'_, T> {
+    fn join(&mut self) -> Option<Result<T, SuperviseError>> {
+        Some(self.thread.take()?.join().map_err(|_| SuperviseError::Panicked))
+    }
+}
+
+impl<T> Drop for Guest<'_, T> {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.control.stop();
+            let _ = self.join();
+        }
+    }
 }
 
 struct OnDrop(EventFd);
@@ -228,5 +301,42 @@ impl Drop for OnDrop {
     fn drop(&mut self) {
         // A counter of one cannot overflow.
         let _ = self.0.write(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watchdog() -> Watchdog {
+        let timer = TimerFd::new().unwrap();
+        let (limit, silent) = (2 * WATCHDOG_STEP, Duration::ZERO);
+        Watchdog { timer, control: Arc::default(), limit, last_exits: 0, silent }
+    }
+
+    #[test]
+    fn only_a_vcpu_that_stays_inside_kvm_run_spins() {
+        let mut w = watchdog();
+        for _ in 0..9 {
+            w.look();
+        }
+        assert_eq!(w.control.spinning_s.load(Relaxed), 0, "the host is held up, not the guest");
+        w.control.in_guest.store(true, Relaxed);
+        w.look();
+        assert_eq!(w.control.spinning_s.load(Relaxed), 0);
+        w.look();
+        assert_eq!(w.control.spinning_s.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn a_guest_that_exits_again_spins_no_more() {
+        let mut w = watchdog();
+        w.control.in_guest.store(true, Relaxed);
+        w.look();
+        w.look();
+        assert_eq!(w.control.spinning_s.load(Relaxed), 1);
+        w.control.exits.store(1, Relaxed);
+        w.look();
+        assert_eq!(w.control.spinning_s.load(Relaxed), 0);
     }
 }

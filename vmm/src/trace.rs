@@ -6,8 +6,11 @@
 //! leave the same trace.
 
 use std::io::{self, Write};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use zerocopy::{Immutable, IntoBytes};
@@ -147,6 +150,14 @@ impl Record {
 
 /// Records handed over at a time.
 const BATCH: usize = 1024;
+/// Buffers that the writer may have at a time; with all of them taken the run waits for the disk.
+const BUFFERS: usize = 4;
+/// Room for those, and for the last ones of a run that is stopped while it waits.
+const ROOM: usize = 2 * BUFFERS;
+/// How often one who waits for the disk looks whether the run is to stop.
+const LOOK: Duration = Duration::from_millis(50);
+/// How many looks a stopped run waits for a disk that takes nothing: five seconds.
+const PATIENCE: u32 = 100;
 
 /// Where the trace goes: a hash, and perhaps a file.
 #[derive(Debug)]
@@ -155,25 +166,72 @@ pub struct Trace {
     records: u64,
     batch: Vec<Record>,
     writer: Option<Writer>,
+    failed: bool,
 }
 
 #[derive(Debug)]
 struct Writer {
     full: SyncSender<Vec<Record>>,
+    /// Hangs up when the writer ends.
     empty: Receiver<Vec<Record>>,
+    /// Buffers that the writer has.
+    lent: usize,
+    /// The run is to stop: then a disk that takes nothing is waited for no longer.
+    stop: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<()>>,
+}
+
+impl Writer {
+    /// Hands `batch` over and returns an empty one; `None` if the writer has failed.
+    fn swap(&mut self, batch: Vec<Record>) -> Option<Vec<Record>> {
+        self.full.try_send(batch).ok()?;
+        self.lent += 1;
+        loop {
+            let patient = self.lent >= BUFFERS && !self.stop.load(Relaxed);
+            match self.empty.recv_timeout(if patient { LOOK } else { Duration::ZERO }) {
+                Ok(empty) => {
+                    self.lent -= 1;
+                    return Some(empty);
+                }
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if patient => {}
+                Err(RecvTimeoutError::Timeout) => return Some(Vec::with_capacity(BATCH)),
+            }
+        }
+    }
+
+    /// Waits until everything is written. A stopped run waits for a disk only while that makes headway.
+    fn finish(self) -> io::Result<()> {
+        drop(self.full);
+        let mut looks = 0;
+        loop {
+            match self.empty.recv_timeout(LOOK) {
+                Ok(_) => looks = 0,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if looks < PATIENCE => looks += 1,
+                Err(RecvTimeoutError::Timeout) if self.stop.load(Relaxed) => {
+                    let why = "the disk has taken nothing for 5 s; the trace is cut off";
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the trace writer panicked")))
+    }
 }
 
 impl Trace {
     /// A trace that is only hashed.
     pub fn hashed() -> Self {
-        Self { hash: Sha256::new(), records: 0, batch: Vec::with_capacity(BATCH), writer: None }
+        let batch = Vec::with_capacity(BATCH);
+        Self { hash: Sha256::new(), records: 0, batch, writer: None, failed: false }
     }
 
-    /// A trace that is also written to `out` as JSON Lines, by a thread of its own.
-    pub fn written(out: impl Write + Send + 'static) -> io::Result<Self> {
-        let (full, take) = sync_channel::<Vec<Record>>(4);
-        let (give, empty) = sync_channel(8);
+    /// A trace that is also written to `out` as JSON Lines, by a thread of its own. Once `stop` is set,
+    /// an `out` that blocks holds nobody up for long.
+    pub fn written(out: impl Write + Send + 'static, stop: Arc<AtomicBool>) -> io::Result<Self> {
+        let (full, take) = sync_channel::<Vec<Record>>(ROOM);
+        let (give, empty) = sync_channel(ROOM);
         let thread = std::thread::Builder::new().name("trace".into()).spawn(move || {
             let mut out = io::BufWriter::with_capacity(1 << 16, out);
             while let Ok(mut batch) = take.recv() {
@@ -187,7 +245,13 @@ impl Trace {
             }
             out.flush()
         })?;
-        Ok(Self { writer: Some(Writer { full, empty, thread }), ..Self::hashed() })
+        Ok(Self { writer: Some(Writer { full, empty, lent: 0, stop, thread }), ..Self::hashed() })
+    }
+
+    /// The trace cannot be written: the run has no use without it. [`Trace::finish`] says why.
+    #[inline]
+    pub fn failed(&self) -> bool {
+        self.failed
     }
 
     /// Adds a record. Allocates only until the writer's few buffers exist.
@@ -202,14 +266,12 @@ impl Trace {
     fn flush(&mut self) {
         self.hash.update(self.batch.as_bytes());
         self.records += self.batch.len() as u64;
-        match &self.writer {
-            None => self.batch.clear(),
-            Some(w) => {
-                let next = w.empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH));
-                let full = std::mem::replace(&mut self.batch, next);
-                // A writer that failed has hung up; its error is reported by `finish`.
-                let _ = w.full.send(full);
-            }
+        match &mut self.writer {
+            Some(w) if !self.failed => match w.swap(std::mem::take(&mut self.batch)) {
+                Some(next) => self.batch = next,
+                None => self.failed = true,
+            },
+            _ => self.batch.clear(),
         }
     }
 
@@ -218,10 +280,7 @@ impl Trace {
         self.flush();
         let written = match self.writer.take() {
             None => Ok(()),
-            Some(Writer { full, empty, thread }) => {
-                drop((full, empty));
-                thread.join().unwrap_or_else(|_| Err(io::Error::other("the trace writer panicked")))
-            }
+            Some(writer) => writer.finish(),
         };
         let hash = self.hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
         (hash, self.records, written)
@@ -268,7 +327,7 @@ mod tests {
             t.finish()
         };
         let (a, n, _) = run(Trace::hashed(), 0);
-        let (b, _, written) = run(Trace::written(io::sink()).unwrap(), 0);
+        let (b, _, written) = run(Trace::written(io::sink(), Arc::default()).unwrap(), 0);
         let (c, ..) = run(Trace::hashed(), 1);
         assert!(written.is_ok());
         assert_eq!((&a, n), (&b, 3001));
@@ -276,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_full_is_reported_at_the_end() {
+    fn a_disk_that_is_full_is_noticed_at_once_and_reported_at_the_end() {
         struct Full;
         impl Write for Full {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -286,10 +345,38 @@ mod tests {
                 Ok(())
             }
         }
-        let mut t = Trace::written(Full).unwrap();
-        for i in 0..100_000 {
+        let mut t = Trace::written(Full, Arc::default()).unwrap();
+        let records = (BUFFERS + 1) * BATCH;
+        for i in 0..records as u64 {
             t.push(Record::host(i, Kind::Irq, [0; 3]));
         }
+        assert!(t.failed());
         assert_eq!(t.finish().2.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn a_run_that_is_stopped_does_not_wait_for_a_disk_that_takes_nothing() {
+        /// Blocks until its other end goes.
+        struct Stuck(Receiver<()>);
+        impl Write for Stuck {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let _ = self.0.recv();
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (disk, end) = sync_channel(1);
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut t = Trace::written(Stuck(end), stop.clone()).unwrap();
+        let stopper = std::thread::spawn(move || stop.store(true, Relaxed));
+        for i in 0..(ROOM * BATCH) as u64 {
+            t.push(Record::host(i, Kind::Irq, [0; 3]));
+        }
+        stopper.join().unwrap();
+        assert!(!t.failed());
+        assert_eq!(t.finish().2.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(disk);
     }
 }

@@ -1,9 +1,9 @@
 //! `rqscope doctor`.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 
-use super::Failure;
+use super::{Failure, Stdout};
 use crate::check::{NAMES, Status};
 use crate::kvm::{HostKvm, Kvm};
 use crate::machine::FIRMWARE;
@@ -15,7 +15,7 @@ use crate::trace::Trace;
 
 /// Says what this host's KVM is and what can run; exit code 3 if no virtual machine can.
 pub fn command() -> Result<u8, Failure> {
-    let mut out = io::stdout().lock();
+    let mut out = Stdout::lock();
     let kvm = match Kvm::open() {
         Ok(kvm) => kvm,
         Err(e) => {

@@ -1,10 +1,10 @@
 //! `rqscope mutants`.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 
 use super::run::start_failure;
-use super::{Failure, Place, place};
+use super::{Failure, Place, Stdout, place};
 use crate::check::{CheckId, NAMES};
 use crate::cli::MutantsArgs;
 use crate::kvm::Kvm;
@@ -49,7 +49,7 @@ fn hunt(
     all: bool,
     control: &Arc<Control>,
 ) -> Result<u8, Failure> {
-    let mut out = io::stdout().lock();
+    let mut out = Stdout::lock();
     let healthy = pass(kvm, scenario, Planted::default(), control)?;
     if let Some((asked, why)) = &healthy.stopped {
         return Err(broken_off("the run without a fault", *asked, why));

@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use thiserror::Error;
 
@@ -48,11 +50,11 @@ impl Output {
         Ok(output)
     }
 
-    /// A trace into `trace.jsonl`.
-    pub fn trace(&self) -> Result<Trace, OutputError> {
+    /// A trace into `trace.jsonl`, for a run that `stop` ends.
+    pub fn trace(&self, stop: Arc<AtomicBool>) -> Result<Trace, OutputError> {
         let path = self.dir.join("trace.jsonl");
         let fail = |source| OutputError::Io { what: "write", path: path.clone(), source };
-        Trace::written(File::create_new(&path).map_err(fail)?).map_err(fail)
+        Trace::written(File::create_new(&path).map_err(fail)?, stop).map_err(fail)
     }
 
     /// Writes `result.json` and `report.txt`, replacing those of an earlier pass.

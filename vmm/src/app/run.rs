@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::output::Output;
-use super::{Failure, Place, color, place};
+use super::{Failure, Place, Stdout, color, place};
 use crate::check::NAMES;
 use crate::cli::{Format, Guest, RunArgs};
-use crate::firmware::StartError;
+use crate::firmware::{self, StartError};
 use crate::kvm::Kvm;
 use crate::machine::{FIRMWARE, MachineError};
 use crate::run::{
@@ -40,16 +40,20 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
     };
     let asked = args.firmware.as_ref().map_or(args.guest, |_| Some(Guest::Firmware));
     let Place { kvm, host_kvm } = place(asked)?;
+    if args.firmware.is_some() {
+        // Before there is an output directory that holds nothing.
+        firmware::check(&image, scenario.groups.len()).map_err(|e| start_failure(&e))?;
+    }
+    let control = Arc::new(Control::default());
     let (output, trace) = match &args.out {
         None => (None, Trace::hashed()),
         Some(dir) => {
             let output = Output::create(dir, &scenario).map_err(|e| Failure::input(&e))?;
-            let trace = output.trace().map_err(|e| Failure::input(&e))?;
+            let trace = output.trace(control.stop_flag()).map_err(|e| Failure::input(&e))?;
             (Some(output), trace)
         }
     };
 
-    let control = Arc::new(Control::default());
     let passes_begun = Arc::new(AtomicU64::new(0));
     let bar = io::stderr().is_terminal().then(|| progress(&scenario, passes_begun.clone()));
     let guest = if kvm.is_some() { GuestKind::Firmware } else { GuestKind::Model };
@@ -78,16 +82,13 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
     }
     let printed = print(&outcome, args);
     kept?;
-    match printed {
-        // A reader that has seen enough, as `head`: the verdict is none the less.
-        Ok(()) | Err(Failure::Closed) => Ok(exit_code(&outcome)),
-        Err(e) => Err(e),
-    }
+    printed?;
+    Ok(exit_code(&outcome))
 }
 
 /// The report, on standard output.
 fn print(outcome: &RunOutcome, args: &RunArgs) -> Result<(), Failure> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(Stdout::lock());
     match args.format {
         Format::Json => {
             serde_json::to_writer_pretty(&mut out, &crate::report::json(outcome))

@@ -54,11 +54,6 @@ impl Introspector {
         Ok(Self { mem, space, groups, places })
     }
 
-    /// Walks other page tables from now on, as the guest does after a write to CR3.
-    pub fn set_address_space(&mut self, space: AddressSpace) {
-        self.space = space;
-    }
-
     /// A reader of this instant.
     pub(super) fn reader(&self) -> Reader<'_> {
         Reader::new(&self.mem, self.space)

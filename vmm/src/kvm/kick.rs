@@ -35,11 +35,23 @@ impl VcpuKick {
         let target = self.target();
         let Some(immediate_exit) = target.immediate_exit else { return };
         // SAFETY: the byte is in the shared page, which lives for as long as the target has its
-        // address, and a byte is always aligned. The kernel reads it when KVM_RUN is entered.
+        // address, and a byte is always aligned. The kernel reads it when KVM_RUN is entered. The
+        // vCPU's thread has references to the whole page, which is all that kvm-ioctls gives, but
+        // neither it nor `Vcpu` reads or writes this byte, or copies the whole page, through them:
+        // every access of this process is atomic and here, so none races with another.
         unsafe { AtomicU8::from_ptr(immediate_exit.as_ptr()) }.store(1, Ordering::Release);
         // SAFETY: tgkill takes plain numbers; a thread that has ended gives ESRCH, and the signal has a
         // handler since `aim`.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), target.thread, SIGRTMIN()) };
+    }
+
+    /// A kick has arrived. What was asked before it (a flag that the caller looks at next) is seen, as
+    /// the lock orders kicks and this; a kick that comes later sets the byte anew.
+    pub(super) fn acknowledge(&self) {
+        if let Some(immediate_exit) = self.target().immediate_exit {
+            // SAFETY: as in `kick`.
+            unsafe { AtomicU8::from_ptr(immediate_exit.as_ptr()) }.store(0, Ordering::Release);
+        }
     }
 
     /// From now on kicks go to the calling thread and the vCPU whose shared page has `immediate_exit`.

@@ -49,14 +49,11 @@ pub enum Exit {
         /// What was written.
         value: u64,
     },
-    /// A read of one of [`super::FILTERED_MSRS`]; reads as 0 unless answered with
-    /// [`Vcpu::answer_rdmsr`].
+    /// A read of one of [`super::FILTERED_MSRS`]; reads as 0.
     Rdmsr {
         /// Register.
         index: u32,
     },
-    /// Asked for with [`Vcpu::request_interrupt_window`]: an interrupt can be injected now.
-    IrqWindowOpen,
     /// [`VcpuKick::kick`] or another signal.
     Interrupted,
     /// Triple fault.
@@ -131,11 +128,8 @@ pub enum VcpuError {
         source: io::Error,
     },
     /// An answer was given where the last exit asked for none.
-    #[error("answer {what}: the last exit asked for none")]
-    NothingToAnswer {
-        /// `an in` or `a rdmsr`.
-        what: &'static str,
-    },
+    #[error("answer an in: the last exit asked for none")]
+    NothingToAnswer,
     /// KVM placed an exit's data outside of the shared page.
     #[error(
         "answer an in: data at {offset:#x}, {size} bytes, is outside of kvm_run ({run_size:#x} bytes)"
@@ -158,20 +152,13 @@ pub enum VcpuError {
     },
 }
 
-/// What waits for an answer in the shared page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Pending {
-    Nothing,
-    In { offset: u64, size: u8 },
-    Rdmsr,
-}
-
 /// A virtual processor.
 #[derive(Debug)]
 pub struct Vcpu {
     fd: VcpuFd,
     run_size: usize,
-    pending: Pending,
+    /// Where the last exit's `in` takes its answer in the shared page: offset and bytes.
+    pending_in: Option<(u64, u8)>,
     /// Registers are in the shared page after each exit.
     sync_regs: bool,
     /// Without sync regs: the registers, once read after an exit.
@@ -192,7 +179,7 @@ impl Vcpu {
         let mut vcpu = Self {
             fd,
             run_size,
-            pending: Pending::Nothing,
+            pending_in: None,
             sync_regs: kvm.has_sync_regs(),
             regs: None,
             kick: VcpuKick::default(),
@@ -207,7 +194,7 @@ impl Vcpu {
     /// Runs the guest until something needs the host (KVM API 4.10). What the last exit asked for is
     /// completed first, then a queued interrupt is delivered.
     pub fn run(&mut self) -> Result<Exit, VcpuError> {
-        self.pending = Pending::Nothing;
+        self.pending_in = None;
         self.regs = None;
         let exit = match self.fd.run() {
             Ok(VcpuExit::IoIn(port, data)) => Exit::In { port, size: data.len() as u8 },
@@ -215,7 +202,6 @@ impl Vcpu {
                 Exit::Out { port, size: data.len() as u8, value: little_endian(data) as u32 }
             }
             Ok(VcpuExit::Hlt) => Exit::Hlt,
-            Ok(VcpuExit::IrqWindowOpen) => Exit::IrqWindowOpen,
             Ok(VcpuExit::X86Wrmsr(msr)) => {
                 *msr.error = 0;
                 Exit::Wrmsr { index: msr.index, value: msr.data }
@@ -223,8 +209,7 @@ impl Vcpu {
             Ok(VcpuExit::X86Rdmsr(msr)) => {
                 *msr.error = 0;
                 *msr.data = 0;
-                self.pending = Pending::Rdmsr;
-                return Ok(Exit::Rdmsr { index: msr.index });
+                Exit::Rdmsr { index: msr.index }
             }
             Ok(VcpuExit::MmioRead(address, data)) => {
                 data.fill(0);
@@ -240,7 +225,7 @@ impl Vcpu {
             Ok(VcpuExit::Intr) => Exit::Interrupted,
             Ok(other) => Exit::Other(reason_name(&other)),
             Err(e) if e.errno() == libc::EINTR => {
-                self.fd.set_kvm_immediate_exit(0);
+                self.kick.acknowledge();
                 Exit::Interrupted
             }
             Err(e) => return Err(VcpuError::Run(e.into())),
@@ -259,7 +244,7 @@ impl Vcpu {
             return Exit::Other("string port I/O");
         }
         if matches!(exit, Exit::In { .. }) {
-            self.pending = Pending::In { offset: io.data_offset, size: io.size };
+            self.pending_in = Some((io.data_offset, io.size));
         }
         exit
     }
@@ -292,8 +277,8 @@ impl Vcpu {
 
     /// What an [`Exit::In`] reads; bytes above its size are cut off.
     pub fn answer_in(&mut self, value: u32) -> Result<(), VcpuError> {
-        let Pending::In { offset, size } = self.pending else {
-            return Err(VcpuError::NothingToAnswer { what: "an in" });
+        let Some((offset, size)) = self.pending_in else {
+            return Err(VcpuError::NothingToAnswer);
         };
         let size_bytes = usize::from(size).min(size_of_val(&value));
         let end = offset.checked_add(size_bytes as u64);
@@ -310,15 +295,6 @@ impl Vcpu {
         Ok(())
     }
 
-    /// What an [`Exit::Rdmsr`] reads.
-    pub fn answer_rdmsr(&mut self, value: u64) -> Result<(), VcpuError> {
-        if self.pending != Pending::Rdmsr {
-            return Err(VcpuError::NothingToAnswer { what: "a rdmsr" });
-        }
-        self.fd.get_kvm_run().__bindgen_anon_1.msr.data = value;
-        Ok(())
-    }
-
     /// Can [`Vcpu::interrupt`] be called now? True if the guest has interrupts on and KVM holds no
     /// other (KVM API 5, `if_flag`, `ready_for_interrupt_injection`).
     pub fn can_inject(&mut self) -> bool {
@@ -329,11 +305,6 @@ impl Vcpu {
     /// Does the guest have interrupts on (KVM API 5, `if_flag`)?
     pub fn interrupts_on(&mut self) -> bool {
         self.fd.get_kvm_run().if_flag != 0
-    }
-
-    /// Asks for [`Exit::IrqWindowOpen`] as soon as the guest can take an interrupt.
-    pub fn request_interrupt_window(&mut self, on: bool) {
-        self.fd.get_kvm_run().request_interrupt_window = on.into();
     }
 
     /// Queues an interrupt for the next run (KVM API 4.16). KVM takes it whether the guest has
@@ -377,11 +348,6 @@ impl Vcpu {
         self.fd.get_sregs().map_err(|e| VcpuError::Registers { operation, source: e.into() })
     }
 
-    /// The guest's page-table root, by ioctl.
-    pub fn cr3(&self) -> Result<u64, VcpuError> {
-        Ok(self.read_sregs()?.cr3)
-    }
-
     /// Sets the general registers.
     pub fn set_regs(&mut self, regs: &kvm_regs) -> Result<(), VcpuError> {
         let operation = "set the general registers (KVM_SET_REGS)";
@@ -423,6 +389,7 @@ fn reason_name(exit: &VcpuExit) -> &'static str {
     match exit {
         VcpuExit::Unknown => "KVM_EXIT_UNKNOWN",
         VcpuExit::Exception => "KVM_EXIT_EXCEPTION",
+        VcpuExit::IrqWindowOpen => "KVM_EXIT_IRQ_WINDOW_OPEN",
         VcpuExit::Hypercall(_) => "KVM_EXIT_HYPERCALL",
         VcpuExit::Debug(_) => "KVM_EXIT_DEBUG",
         VcpuExit::SetTpr => "KVM_EXIT_SET_TPR",

@@ -58,9 +58,7 @@ impl Machine {
     /// Loads the ELF image `elf` and `boot_page` into fresh memory and puts the vCPU at its entry, in
     /// long mode, with `rdi` the boot page's virtual address.
     pub fn new(kvm: &Kvm, elf: &[u8], boot_page: &BootPage) -> Result<Self, MachineError> {
-        let ranges = [(GuestAddress(0), layout::MEMORY_SIZE as usize)];
-        let memory = GuestMemoryMmap::from_ranges(&ranges).map_err(MachineError::Memory)?;
-        let entry = image::load(&memory, elf)?;
+        let (memory, entry) = load(elf)?;
         for (address, table) in paging::tables() {
             write(&memory, "page table", address, table.as_bytes())?;
         }
@@ -73,6 +71,14 @@ impl Machine {
         vcpu.set_regs(&long_mode::entry_regs(entry))?;
         Ok(Self { memory, vcpu, _vm: vm })
     }
+}
+
+/// Fresh guest memory with the ELF image `elf` in it, and the image's entry.
+pub fn load(elf: &[u8]) -> Result<(GuestMemoryMmap, u64), MachineError> {
+    let ranges = [(GuestAddress(0), layout::MEMORY_SIZE as usize)];
+    let memory = GuestMemoryMmap::from_ranges(&ranges).map_err(MachineError::Memory)?;
+    let entry = image::load(&memory, elf)?;
+    Ok((memory, entry))
 }
 
 fn write(

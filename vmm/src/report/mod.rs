@@ -23,7 +23,7 @@ pub fn repeat(outcome: &RunOutcome) -> String {
 }
 
 /// The same command in pieces that belong together: the program with its arguments, then each
-/// override.
+/// override but the seed's.
 fn words(outcome: &RunOutcome) -> Vec<String> {
     let source = match outcome.source.as_str() {
         // Not to be taken for an option.
@@ -36,7 +36,10 @@ fn words(outcome: &RunOutcome) -> Vec<String> {
         outcome.guest.name(),
         outcome.scenario.seed
     );
-    let sets = outcome.sets.iter().map(|set| format!("--set {}", text::quoted(set)));
+    // The seed is there already, whoever gave it.
+    let other = |set: &&String| set.split_once('=').is_none_or(|(key, _)| key.trim() != "seed");
+    let sets = outcome.sets.iter().filter(other);
+    let sets = sets.map(|set| format!("--set {}", text::quoted(set)));
     std::iter::once(run).chain(sets).collect()
 }
 

@@ -332,6 +332,13 @@ fn user_text_cannot_steer_the_terminal() {
 }
 
 #[test]
+fn the_command_gives_the_seed_once_wherever_it_came_from() {
+    let o = run("default", &["seed = 5", "duration=60ms"], Planted::default());
+    let expected = "rqscope run default --guest model --seed 5 --set duration=60ms";
+    assert_eq!(repeat(&o), expected);
+}
+
+#[test]
 fn the_command_repeats_source_guest_seed_and_overrides() {
     let mut o = run("default", &["duration=60ms", "irq[0].rate=2kHz"], Planted::default());
     o.source = "it's a file.toml".into();
