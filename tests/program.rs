@@ -70,6 +70,13 @@ pub struct Running {
     stderr: Receiver<Vec<u8>>,
 }
 
+/// Sends process `pid` a signal, by its name without `SIG`.
+pub fn signal(pid: u32, name: &str) {
+    let kill = format!("kill -{name} {pid}");
+    let status = Command::new("sh").args(["-c", &kill]).status().expect("sh runs");
+    assert!(status.success(), "{kill}: {status}");
+}
+
 /// Reads `pipe` to its end on a thread of its own.
 fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (send, receive) = channel();
@@ -109,9 +116,7 @@ impl Running {
 
     /// Sends it a signal, by its name without `SIG`.
     pub fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.pid());
-        let status = Command::new("sh").args(["-c", &kill]).status().expect("sh runs");
-        assert!(status.success(), "{kill}: {status}");
+        signal(self.pid(), name);
     }
 
     /// Has it ended?
