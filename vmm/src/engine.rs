@@ -98,6 +98,11 @@ impl<I: Injections> Engine<I> {
         &self.clock
     }
 
+    /// A fault is planted in the host.
+    pub fn has_fault(&self) -> bool {
+        self.fault != HostFault::None
+    }
+
     /// What was done so far.
     #[inline]
     pub fn ledger(&self) -> &Ledger {

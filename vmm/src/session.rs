@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use guest_model::policy::Policy;
+use guest_model::policy::{Fault, Policy};
 use guest_model::wire::KSOFTIRQD_PID;
 
 use crate::check::{CheckResult, Checks, Final, Measured, Setup};
@@ -190,6 +190,13 @@ impl<I: Injections> Session<I> {
     #[inline]
     pub fn clock(&self) -> &GuestClock {
         self.engine.clock()
+    }
+
+    /// No fault is planted and the steal counter never stepped back.
+    pub fn undisturbed(&self) -> bool {
+        self.policy.fault == Fault::None
+            && !self.engine.has_fault()
+            && self.engine.ledger().steal_backward_count == 0
     }
 
     /// The guest has no steal clock.
