@@ -72,7 +72,6 @@ impl Introspector {
             if group == 0 && curr.pid != 0 {
                 at_least(groupc, &p.psi.nr_running, running, 1)?;
                 at_least(groupc, &p.psi.state_mask, mask, 1)?;
-                at_least(groupc, &p.psi.state_start, since, 1)?;
             }
         }
         self.walk_leaf_list(at, |_, _| Ok(()))
