@@ -95,15 +95,20 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(Failure::Input(why)) => {
-            eprintln!("rqscope: {why}");
+            complain(&why);
             ExitCode::from(2)
         }
         Err(Failure::Host(why)) => {
-            eprintln!("rqscope: {why}");
+            complain(&why);
             ExitCode::from(3)
         }
         Err(Failure::Interrupted) => ExitCode::from(130),
     }
+}
+
+/// A line on standard error. Where that cannot be written, the exit code has to do.
+fn complain(why: &str) {
+    let _ = writeln!(io::stderr(), "rqscope: {why}");
 }
 
 /// `rqscope scenarios`.
@@ -158,7 +163,7 @@ fn place(asked: Option<crate::cli::Guest>) -> Result<Place, Failure> {
             Err(Failure::Host(format!("{}; {why}", no_kvm(&e))))
         }
         (None, Err(e)) => {
-            eprintln!("rqscope: {}; running on --guest model instead", no_kvm(&e));
+            complain(&format!("{}; running on --guest model instead", no_kvm(&e)));
             Ok(Place { kvm: None, host_kvm })
         }
     }

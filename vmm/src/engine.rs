@@ -237,11 +237,15 @@ impl<I: Injections> Engine<I> {
     fn take_due(&mut self, context: Context, trace: &mut Trace) {
         loop {
             let now = self.clock.now_ns();
+            if now >= self.end_ns {
+                // What is due at the end or later never happens.
+                return;
+            }
             if self.timer_ns.is_some_and(|at| at <= now) {
                 self.timer_ns = None;
                 self.raise(0, self.tick_cost_ns, 0);
             }
-            if self.injections.peek().is_none_or(|at| at > now) || now >= self.end_ns {
+            if self.injections.peek().is_none_or(|at| at > now) {
                 return;
             }
             match self.injections.next().map(|e| e.injection) {

@@ -38,7 +38,7 @@ pub const MAX_SCENARIO_TASKS: usize = MAX_TASKS - FIRST_PID as usize;
 /// Most ticks, interrupts and steal slices that a run may be expected to have.
 pub const MAX_EVENTS: u64 = 1_000_000_000;
 /// Name of line 0, the timer's.
-pub const TICK: &str = "tick";
+pub const TIMER: &str = "timer";
 
 /// A scenario that has been checked: no index or time in it is out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -374,9 +374,9 @@ impl Scenario {
         self.copies().nth(index.into()).map(|(task, copy)| task.copy_group(copy).into())
     }
 
-    /// The interrupt lines' names; entry 0 is the timer, [`TICK`].
+    /// The interrupt lines' names; entry 0 is the timer, [`TIMER`].
     pub fn irq_names(&self) -> Vec<String> {
-        std::iter::once(TICK)
+        std::iter::once(TIMER)
             .chain(self.irqs.iter().map(|i| i.name.as_str()))
             .map(str::to_owned)
             .collect()

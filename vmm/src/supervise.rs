@@ -46,7 +46,7 @@ fn setup<T, E: Into<io::Error>>(
     result.map_err(|e| SuperviseError::Setup { what, source: e.into() })
 }
 
-/// Ctrl-C and SIGTERM: the first ends the run with a report, one that comes later ends the program.
+/// Ctrl-C, SIGTERM and SIGHUP: the first ends the run with a report, one that comes later ends the program.
 struct Interrupts {
     pipe: UnixStream,
     control: Arc<Control>,
@@ -71,7 +71,8 @@ impl Interrupts {
         let (pipe, signalled) = setup("make a socket pair for signals", UnixStream::pair())?;
         setup("make the signal socket non-blocking", pipe.set_nonblocking(true))?;
         let mut handlers = Handlers::default();
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
             let end = setup("copy the signal socket", signalled.try_clone())?;
             let id = signal_hook::low_level::pipe::register(signal, end);
             handlers.0.push(setup("install a signal handler", id)?);

@@ -139,7 +139,9 @@ impl Record {
         for (name, value) in own.iter().chain(rq).zip(self.values) {
             // Only what can be negative is printed signed.
             match *name {
-                "counter_ns" => write!(out, r#","{name}":{}"#, value as i64)?,
+                "counter_ns" | "steal_ns" | "prev_steal_time_rq_ns" => {
+                    write!(out, r#","{name}":{}"#, value as i64)?
+                }
                 "next_pid" | "next_group" if value == u64::MAX => write!(out, r#","{name}":null"#)?,
                 _ => write!(out, r#","{name}":{value}"#)?,
             }

@@ -51,8 +51,13 @@ fn hunt(
 ) -> Result<u8, Failure> {
     let mut out = Stdout::lock();
     let healthy = pass(kvm, scenario, Planted::default(), control)?;
-    if let Some((asked, why)) = &healthy.stopped {
-        return Err(broken_off("the run without a fault", *asked, why));
+    match &healthy.stopped {
+        Some((Asked::ByUser, _)) => {
+            writeln!(out, "interrupted: no mutant judged")?;
+            return Err(Failure::Interrupted);
+        }
+        Some((_, why)) => return Err(Failure::Input(format!("the run without a fault: {why}"))),
+        None => {}
     }
     let failed = killers(&healthy);
     if !failed.is_empty() {
@@ -63,13 +68,14 @@ fn hunt(
     let mut killed_by = Vec::new();
     for m in chosen {
         let outcome = pass(kvm, scenario, m.planted, control)?;
+        if let Some((Asked::ByUser, _)) = &outcome.stopped {
+            writeln!(out, "\ninterrupted: {} of {} mutants judged", killed_by.len(), chosen.len())?;
+            return Err(Failure::Interrupted);
+        }
         let killers = killers(&outcome);
         writeln!(out, "{:width$}  {}", m.name, m.what)?;
         match (killers.is_empty(), &outcome.stopped) {
             (false, _) => writeln!(out, "{:width$}    killed by {}", "", names(&killers))?,
-            (true, Some((Asked::ByUser, why))) => {
-                return Err(broken_off(m.name, Asked::ByUser, why));
-            }
             (true, Some((_, why))) => writeln!(out, "{:width$}    SURVIVES: {why}", "")?,
             (true, None) => writeln!(out, "{:width$}    SURVIVES", "")?,
         }
@@ -88,14 +94,6 @@ fn hunt(
         writeln!(out, "checks that catch no mutant: {}", names(&idle))?;
     }
     Ok(u8::from(survivors != 0 || !idle.is_empty()))
-}
-
-fn broken_off(what: &str, asked: Asked, why: &str) -> Failure {
-    let text = format!("{what}: {why}");
-    match asked {
-        Asked::ByUser => Failure::Interrupted,
-        Asked::ByError => Failure::Input(text),
-    }
 }
 
 fn pass(

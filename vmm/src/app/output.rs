@@ -73,8 +73,14 @@ impl Output {
         let path = self.dir.join(name);
         let new = self.dir.join(format!(".{name}.new"));
         let fail = |source| OutputError::Io { what: "write", path: path.clone(), source };
-        let mut file = File::create(&new).map_err(fail)?;
-        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(fail)?;
-        fs::rename(&new, &path).map_err(fail)
+        let written = File::create(&new)
+            .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+            .and_then(|()| fs::rename(&new, &path));
+        written.map_err(|source| {
+            // Half a file is of no use, and an older one would contradict what is printed.
+            let _ = fs::remove_file(&new);
+            let _ = fs::remove_file(&path);
+            fail(source)
+        })
     }
 }

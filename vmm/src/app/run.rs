@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::output::Output;
-use super::{Failure, Place, Stdout, color, place};
+use super::{Failure, Place, Stdout, color, complain, place};
 use crate::check::NAMES;
 use crate::cli::{Format, Guest, RunArgs};
 use crate::firmware::{self, StartError};
@@ -104,7 +104,7 @@ fn print(outcome: &RunOutcome, args: &RunArgs) -> Result<(), Failure> {
 fn exit_code(outcome: &RunOutcome) -> u8 {
     match outcome.passes.iter().find_map(|p| p.stopped.as_ref()) {
         Some((Asked::ByError, why)) => {
-            eprintln!("rqscope: {why}");
+            complain(why);
             2
         }
         _ if outcome.verdict() == Verdict::Fail => 1,

@@ -12,7 +12,7 @@ use super::sources::{irq, steal};
 use super::units::{format_duration, shown};
 use super::{
     Checks, Group, MAX_DURATION_NS, MAX_HANDLER_NS, MAX_LINES, MAX_SCENARIO_TASKS, MAX_STEALS,
-    Policies, Rate, Scenario, Span, TICK, Task, TaskRef, Tick,
+    Policies, Rate, Scenario, Span, TIMER, Task, TaskRef, Tick,
 };
 
 /// Load weights of nice -20 to 19 (kernel/sched/core.c `sched_prio_to_weight`).
@@ -252,7 +252,7 @@ fn task_names<'d>(root: &Table<'d>, tasks: &[Table<'d>]) -> Result<Vec<(&'d str,
 }
 
 fn line_names<'d>(irqs: &[Table<'d>]) -> Result<Vec<&'d str>> {
-    let mut seen = HashMap::from([(TICK, "the timer, line 0".to_owned())]);
+    let mut seen = HashMap::from([(TIMER, "the timer, line 0".to_owned())]);
     irqs.iter().map(|table| unique(&table.need("name", "name = \"nic\"")?, &mut seen)).collect()
 }
 
@@ -369,5 +369,10 @@ fn checks(table: &Table<'_>, known: &[&str]) -> Result<Checks> {
     if only.as_ref().is_some_and(Vec::is_empty) {
         table.refuse("only", "names no check, so nothing would be judged; leave it out for all")?;
     }
-    Ok(Checks { only, skip: table.get("skip").map(&names).transpose()?.unwrap_or_default() })
+    let skip = table.get("skip").map(&names).transpose()?.unwrap_or_default();
+    let checks = Checks { only, skip };
+    if !known.is_empty() && !known.iter().any(|name| checks.runs(name)) {
+        table.refuse("skip", "leaves out every check, so nothing would be judged")?;
+    }
+    Ok(checks)
 }

@@ -5,7 +5,7 @@ use super::error::Problem;
 use super::field::{Field, Table, hint};
 use super::units::{MAX_NS, Rate, Share, format_duration, shown};
 use super::{
-    Arrival, Cost, Irq, MAX_DURATION_NS, MAX_HANDLER_NS, Steal, StealPattern, TICK, When, Window,
+    Arrival, Cost, Irq, MAX_DURATION_NS, MAX_HANDLER_NS, Steal, StealPattern, TIMER, When, Window,
 };
 
 /// Cap of an exponential cost, in means, where none is given.
@@ -156,7 +156,7 @@ pub(super) fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
 
 fn line(field: &Field<'_>, names: &Names<'_>) -> Result<u16> {
     let text = field.text()?;
-    let mut all = std::iter::once(TICK).chain(names.lines.iter().copied());
+    let mut all = std::iter::once(TIMER).chain(names.lines.iter().copied());
     let lines = all.clone();
     let found = all.position(|name| name == text);
     found.map(|line| line as u16).ok_or_else(|| {

@@ -34,7 +34,7 @@ fn an_empty_scenario_has_every_default() {
     assert_eq!(s.policy.psi, PsiZeroDelta::Skip);
     assert_eq!(s.offline_ns, None);
     assert_eq!(s.group_paths(), ["/"]);
-    assert_eq!(s.irq_names(), ["tick"]);
+    assert_eq!(s.irq_names(), ["timer"]);
     assert!(s.checks.runs("conservation"));
 }
 

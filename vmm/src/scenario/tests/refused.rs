@@ -156,7 +156,7 @@ const REFUSED: &[(&str, &str, u32, &str)] = &[
         5,
         "already taken by f.toml:2",
     ),
-    ("[[irq]]\nname='tick'\nrate='1Hz'\ncost='1us'", "irq[0].name", 2, "the timer, line 0"),
+    ("[[irq]]\nname='timer'\nrate='1Hz'\ncost='1us'", "irq[0].name", 2, "the timer, line 0"),
     ("[[irq]]\nname='a'\ncost='1us'", "irq[0].rate", 1, "missing"),
     ("[[irq]]\nname='a'\nrate='1Hz'", "irq[0].cost", 1, "missing"),
     (
