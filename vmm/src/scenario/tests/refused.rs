@@ -260,7 +260,7 @@ const REFUSED: &[(&str, &str, u32, &str)] = &[
         "[[steal]]\nevery=2\nslice='1us'\nline='nic'",
         "steal[0].line",
         4,
-        "no interrupt line is named `nic`; known are tick",
+        "no interrupt line is named `nic`; known are timer",
     ),
     ("[[steal]]\nevery=2\nslice='1us'\nwhen='busy'", "steal[0].when", 4, "so it is \"irq\""),
     ("[[steal]]\nevery=1\nslice='4ms'", "steal[0].slice", 3, "this source's slices take 100%"),
