@@ -4,7 +4,7 @@ use serde_json::{Value, json as value};
 
 use super::findings::{self, Books, Merged};
 use super::repeat;
-use crate::check::TgRow;
+use crate::check::{Staleness, TgRow};
 use crate::ledger::Ledger;
 use crate::run::RunOutcome;
 use crate::scenario::Scenario;
@@ -170,19 +170,13 @@ fn rate_limit_clock(pass: &PassOutcome, scenario: &Scenario) -> Value {
     let costs = pass.costs.as_ref();
     let paths = scenario.group_paths();
     // The root publishes nothing.
-    let groups = paths.iter().zip(&pass.measured.tg_groups).skip(1).map(|(path, st)| {
-        value!({
-            "path": path,
-            "staleness_count": st.count,
-            "staleness_max_ns": st.max_ns,
-            "staleness_max_clock_task_ns": st.max_task_ns,
-            "staleness_mean_ns": st.mean_ns(),
-            "staleness_mean_clock_task_ns": st.mean_task_ns(),
-            "staleness_max_load": st.max_load,
-            "staleness_mean_load_milli": st.mean_load_milli(pass.elapsed_ns, 1),
-        })
-    });
-    value!({
+    let groups = paths
+        .iter()
+        .zip(&pass.measured.tg_groups)
+        .skip(1)
+        .map(|(path, st)| stale(value!({ "path": path }), st, pass.elapsed_ns, 1));
+    let groups: Vec<Value> = groups.collect();
+    let head = value!({
         "clock": pass.policy.rate_limit_clock.name(),
         "calls": calls,
         "rate_limited": rate_limited,
@@ -191,15 +185,26 @@ fn rate_limit_clock(pass: &PassOutcome, scenario: &Scenario) -> Value {
         "offline": offline,
         "clock_reads": costs.map(|c| c.clock_reads_update_tg_load_avg),
         "atomic_adds": costs.map(|c| c.tg_load_avg_atomic_adds),
-        "staleness_count": st.count,
-        "staleness_max_ns": st.max_ns,
-        "staleness_max_clock_task_ns": st.max_task_ns,
-        "staleness_mean_ns": st.mean_ns(),
-        "staleness_mean_clock_task_ns": st.mean_task_ns(),
-        "staleness_max_load": st.max_load,
-        "staleness_mean_load_milli": st.mean_load_milli(pass.elapsed_ns, findings::groups(scenario)),
-        "groups": groups.collect::<Vec<_>>(),
-    })
+    });
+    let mut row = stale(head, st, pass.elapsed_ns, findings::groups(scenario));
+    row["groups"] = groups.into();
+    row
+}
+
+/// `row` with the staleness of `groups` contributions over `elapsed_ns` behind its keys.
+fn stale(mut row: Value, st: &Staleness, elapsed_ns: u64, groups: u64) -> Value {
+    for (key, n) in [
+        ("staleness_count", st.count),
+        ("staleness_max_ns", st.max_ns),
+        ("staleness_max_clock_task_ns", st.max_task_ns),
+        ("staleness_mean_ns", st.mean_ns()),
+        ("staleness_mean_clock_task_ns", st.mean_task_ns()),
+        ("staleness_max_load", st.max_load),
+        ("staleness_mean_load_milli", st.mean_load_milli(elapsed_ns, groups)),
+    ] {
+        row[key] = n.into();
+    }
+    row
 }
 
 fn check(check: &Merged<'_>) -> Value {
