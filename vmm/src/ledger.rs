@@ -71,7 +71,7 @@ pub struct Ledger {
     pub steal_skipped: u64,
     /// Steps of the steal counter backwards.
     pub steal_backward_count: u64,
-    /// Sum of the steps backwards, ns.
+    /// Sum of the steps backwards, ns; stops at the largest number.
     pub steal_backward_ns: u64,
     /// Guest time of the first step backwards, ns.
     pub steal_backward_first_at_ns: Option<u64>,
@@ -89,7 +89,8 @@ impl Ledger {
     /// Softirq work that interrupts raised and was not done yet, ns; negative if more was done.
     #[inline]
     pub fn softirq_left_ns(&self) -> i64 {
-        self.softirq_raised_ns as i64 - self.softirq_ns as i64 - self.ksoftirqd_ns as i64
+        let done_ns = self.softirq_ns.wrapping_add(self.ksoftirqd_ns);
+        self.softirq_raised_ns.wrapping_sub(done_ns) as i64
     }
 
     /// Handlers that ran, on all lines.
@@ -123,7 +124,8 @@ impl Ledger {
         }
         if counter_ns < 0 {
             self.steal_backward_count += 1;
-            self.steal_backward_ns += counter_ns.unsigned_abs();
+            self.steal_backward_ns =
+                self.steal_backward_ns.saturating_add(counter_ns.unsigned_abs());
             self.steal_backward_first_at_ns.get_or_insert(at_ns);
         }
     }

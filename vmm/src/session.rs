@@ -332,7 +332,10 @@ impl<I: Injections> Session<I> {
         {
             stopped = Some((Asked::ByError, chain(&Stop::View(e))));
         }
-        let costs = view.costs().unwrap_or(None);
+        let costs = view.costs().unwrap_or_else(|e| {
+            stopped.get_or_insert_with(|| (Asked::ByError, chain(&Stop::View(e))));
+            None
+        });
         let end = Final {
             at_ns: now,
             costs,
