@@ -205,3 +205,6 @@ impl PsiChecks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

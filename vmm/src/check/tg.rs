@@ -383,3 +383,6 @@ impl Group {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
