@@ -71,7 +71,7 @@ pub struct Ledger {
     pub steal_skipped: u64,
     /// Steps of the steal counter backwards.
     pub steal_backward_count: u64,
-    /// Sum of the steps backwards, ns.
+    /// Sum of the steps backwards, ns; stops at the largest number.
     pub steal_backward_ns: u64,
     /// Guest time of the first step backwards, ns.
     pub steal_backward_first_at_ns: Option<u64>,
@@ -89,7 +89,8 @@ impl Ledger {
     /// Softirq work that interrupts raised and was not done yet, ns; negative if more was done.
     #[inline]
     pub fn softirq_left_ns(&self) -> i64 {
-        self.softirq_raised_ns as i64 - self.softirq_ns as i64 - self.ksoftirqd_ns as i64
+        let done_ns = self.softirq_ns.wrapping_add(self.ksoftirqd_ns);
+        self.softirq_raised_ns.wrapping_sub(done_ns) as i64
     }
 
     /// Handlers that ran, on all lines.
@@ -123,7 +124,8 @@ impl Ledger {
         }
         if counter_ns < 0 {
             self.steal_backward_count += 1;
-            self.steal_backward_ns += counter_ns.unsigned_abs();
+            self.steal_backward_ns =
+                self.steal_backward_ns.saturating_add(counter_ns.unsigned_abs());
             self.steal_backward_first_at_ns.get_or_insert(at_ns);
         }
     }
@@ -136,5 +138,91 @@ impl Ledger {
             + self.ksoftirqd_ns
             + self.idle_ns
             + self.steal_wall_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_each_context_is_kept_apart_and_adds_up() {
+        let mut l = Ledger::default();
+        l.spend(Context::Task, 1);
+        l.spend(Context::Hardirq, 20);
+        l.spend(Context::Softirq, 300);
+        l.spend(Context::Ksoftirqd, 4_000);
+        l.spend(Context::Idle, 50_000);
+        l.spend(Context::Idle, 50_000);
+        let parts = (l.task_ns, l.hardirq_ns, l.softirq_ns, l.ksoftirqd_ns, l.idle_ns);
+        assert_eq!(parts, (1, 20, 300, 4_000, 100_000));
+        assert_eq!((l.elapsed_ns(), l.irq_ns()), (104_321, 320));
+    }
+
+    #[test]
+    fn what_is_stolen_counts_once_and_by_where_it_was_stolen() {
+        let mut l = Ledger::default();
+        for (context, wall_ns) in [
+            (Context::Task, 1),
+            (Context::Hardirq, 20),
+            (Context::Softirq, 300),
+            (Context::Ksoftirqd, 4_000),
+            (Context::Idle, 20_000),
+            (Context::Idle, 30_000),
+        ] {
+            l.steal(context, 7, wall_ns, 2 * wall_ns as i64);
+        }
+        assert_eq!((l.steal_count, l.steal_wall_ns, l.steal_counter_ns), (6, 54_321, 108_642));
+        assert_eq!((l.steal_in_irq_ns, l.steal_in_idle_ns), (320, 50_000));
+        assert_eq!((l.irq_ns(), l.elapsed_ns()), (320, 54_321));
+        let backward = (l.steal_backward_count, l.steal_backward_ns, l.steal_backward_first_at_ns);
+        assert_eq!(backward, (0, 0, None));
+    }
+
+    #[test]
+    fn steps_backwards_are_summed_and_the_first_is_dated() {
+        let mut l = Ledger::default();
+        l.steal(Context::Task, 10, 5, 5);
+        l.steal(Context::Task, 20, 0, -7);
+        l.steal(Context::Idle, 30, 2, -1);
+        l.steal(Context::Task, 40, 0, 0);
+        assert_eq!((l.steal_counter_ns, l.steal_count), (-3, 4));
+        let backward = (l.steal_backward_count, l.steal_backward_ns, l.steal_backward_first_at_ns);
+        assert_eq!(backward, (2, 8, Some(20)));
+    }
+
+    #[test]
+    fn softirq_work_is_left_until_softirqs_or_ksoftirqd_did_it() {
+        let mut l = Ledger { softirq_raised_ns: 100, ..Ledger::default() };
+        assert_eq!(l.softirq_left_ns(), 100);
+        l.spend(Context::Softirq, 30);
+        l.spend(Context::Hardirq, 1_000);
+        assert_eq!(l.softirq_left_ns(), 70);
+        l.spend(Context::Ksoftirqd, 70);
+        assert_eq!(l.softirq_left_ns(), 0);
+        l.spend(Context::Softirq, 1);
+        assert_eq!(l.softirq_left_ns(), -1);
+    }
+
+    #[test]
+    fn handlers_are_counted_over_all_lines() {
+        let mut l = Ledger::default();
+        l.lines[0].handled = 3;
+        l.lines[MAX_LINES - 1].handled = 4;
+        l.lines[5].raised = 9;
+        assert_eq!(l.irq_count(), 7);
+    }
+
+    #[test]
+    fn the_steal_counter_wraps_and_the_sum_of_steps_backwards_stops() {
+        let mut l = Ledger::default();
+        l.steal(Context::Task, 1, 0, i64::MIN);
+        l.steal(Context::Task, 2, 0, i64::MIN);
+        assert_eq!((l.steal_counter_ns, l.steal_backward_ns), (0, u64::MAX));
+        l.steal(Context::Task, 3, 0, i64::MAX);
+        l.steal(Context::Task, 4, 0, 2);
+        assert_eq!(l.steal_counter_ns, i64::MIN + 1);
+        let l = Ledger { softirq_raised_ns: u64::MAX, softirq_ns: u64::MAX, ..Ledger::default() };
+        assert_eq!(l.softirq_left_ns(), 0);
     }
 }

@@ -215,3 +215,6 @@ fn record(at_ns: u64, call: Call, rq: &RqView, cfs: Option<CfsRqView>) -> Record
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -339,7 +339,10 @@ impl<I: Injections> Session<I> {
         {
             stopped = Some((Asked::ByError, chain(&Stop::View(e))));
         }
-        let costs = view.costs().unwrap_or(None);
+        let costs = view.costs().unwrap_or_else(|e| {
+            stopped.get_or_insert_with(|| (Asked::ByError, chain(&Stop::View(e))));
+            None
+        });
         let end = Final {
             at_ns: now,
             costs,
@@ -393,3 +396,6 @@ pub fn chain(e: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

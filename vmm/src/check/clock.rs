@@ -138,3 +138,6 @@ impl ClockChecks {
 fn diff(a: u64, b: u64) -> i128 {
     i128::from(a.wrapping_sub(b) as i64)
 }
+
+#[cfg(test)]
+mod tests;

@@ -378,3 +378,6 @@ impl Checks {
         (self.board.rows.into(), measured)
     }
 }
+
+#[cfg(test)]
+mod tests;

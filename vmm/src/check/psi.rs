@@ -64,6 +64,16 @@ impl PsiChecks {
     #[inline]
     pub(super) fn step(&mut self, s: &Step<'_>, board: &mut Board) {
         let at = s.mark.at_ns;
+        if let Some(Call::PsiAccountIrqtime { curr, prev: Some(next) }) = self.last_call
+            && !matches!(s.call, Call::PsiTaskSwitch { .. })
+        {
+            board.expect(PsiCalled, false, at, || {
+                format!(
+                    "called as for a switch from pid {} to pid {}, and none follows",
+                    curr.pid, next.pid
+                )
+            });
+        }
         match s.call {
             Call::IrqtimeAccountIrq { offset } => {
                 self.irq_accounted_ns = s.mark.irq_ns;
@@ -195,3 +205,6 @@ impl PsiChecks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

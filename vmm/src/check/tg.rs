@@ -41,7 +41,7 @@ impl Staleness {
         self.sum_task_ns += other.sum_task_ns;
         self.count += other.count;
         self.max_load = self.max_load.max(other.max_load);
-        self.load_ns += other.load_ns;
+        self.load_ns = self.load_ns.saturating_add(other.load_ns);
     }
 
     /// Mean length of a stale period, ns of `clock`, rounded down.
@@ -58,7 +58,8 @@ impl Staleness {
     /// unit, rounded down.
     pub fn mean_load_milli(&self, elapsed_ns: u64, groups: u64) -> u64 {
         let time = u128::from(elapsed_ns) * u128::from(groups);
-        (self.load_ns * 1000).checked_div(time).unwrap_or(0) as u64
+        let milli = self.load_ns.saturating_mul(1000).checked_div(time).unwrap_or(0);
+        u64::try_from(milli).unwrap_or(u64::MAX)
     }
 }
 
@@ -240,10 +241,8 @@ impl TgChecks {
 
         let (clock, clock_task) = (s.before.clock_ns, s.before.clock_task_ns);
         let mut st = g.staleness;
-        let (left_at, left) = g.left;
-        st.load_ns += u128::from(left) * u128::from(clock.saturating_sub(left_at));
         let leaves = if published { 0 } else { change };
-        g.left = (clock, leaves);
+        g.leave(clock, leaves, &mut st);
         st.max_load = st.max_load.max(leaves);
         if published || !beyond {
             g.end_stale(clock, clock_task, &mut st);
@@ -307,11 +306,9 @@ impl TgChecks {
             )
         });
         if let Some(g) = self.groups.get_mut(after.group as usize) {
-            let (left_at, left) = g.left;
             let clock = s.before.clock_ns;
             let mut st = g.staleness;
-            st.load_ns += u128::from(left) * u128::from(clock.saturating_sub(left_at));
-            g.left = (clock, 0);
+            g.leave(clock, 0, &mut st);
             g.published_ns = now;
             g.end_stale(clock, s.before.clock_task_ns, &mut st);
             g.staleness = st;
@@ -345,9 +342,8 @@ impl TgChecks {
         }
         let (clock, clock_task) = (end.rq.clock_ns, end.rq.clock_task_ns);
         for g in &mut self.groups {
-            let (left_at, left) = g.left;
             let mut st = g.staleness;
-            st.load_ns += u128::from(left) * u128::from(clock.saturating_sub(left_at));
+            g.leave(clock, 0, &mut st);
             g.end_stale(clock, clock_task, &mut st);
             g.staleness = st;
             self.row.staleness.add(&st);
@@ -356,6 +352,15 @@ impl TgChecks {
 }
 
 impl Group {
+    /// A call leaves `load` unpublished from `clock` on; what the call before it left counts up to
+    /// here. A hostile guest's clock may jump back and forth, so the integral saturates.
+    #[inline]
+    fn leave(&mut self, clock: u64, load: u64, st: &mut Staleness) {
+        let (left_at, left) = std::mem::replace(&mut self.left, (clock, load));
+        let area = u128::from(left) * u128::from(clock.saturating_sub(left_at));
+        st.load_ns = st.load_ns.saturating_add(area);
+    }
+
     /// The contribution is stale still: its age counts for the worst.
     #[inline]
     fn age(&self, clock: u64, clock_task: u64, st: &mut Staleness) -> Option<(u64, u64)> {
@@ -378,3 +383,6 @@ impl Group {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
