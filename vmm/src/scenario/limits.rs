@@ -164,8 +164,11 @@ fn never_woken(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError>
         usize::from(first[usize::from(to.task)] + to.copy.unwrap_or(copy))
     };
 
-    let mut runs: Vec<bool> = copies.iter().map(|(task, _)| !task.blocked).collect();
-    for irq in &scenario.irqs {
+    // What begins at or after the end never runs, unless something wakes it before.
+    let end = scenario.duration_ns;
+    let mut runs: Vec<bool> =
+        copies.iter().map(|(task, _)| !task.blocked && task.start_ns < end).collect();
+    for irq in scenario.irqs.iter().filter(|irq| irq.window.from_ns < end) {
         if let Some(to) = irq.wakes {
             runs[target(to, 0)] = true;
         }
@@ -181,7 +184,8 @@ fn never_woken(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError>
         }
     }
 
-    let Some(i) = runs.iter().position(|runs| !runs) else {
+    let never = |(runs, (task, _)): (&bool, &(&super::Task, u16))| task.blocked && !runs;
+    let Some(i) = runs.iter().zip(&copies).position(never) else {
         return Ok(());
     };
     let (task, copy) = copies[i];

@@ -115,11 +115,7 @@ pub(super) fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
     let max = MAX_DURATION_NS;
     let (pattern, slice_ns, window) = match kind {
         "fraction" => {
-            let field = table.need(kind, "fraction = 0.25")?;
-            let share = field.share()?;
-            if share == Share::ZERO || share == Share::ONE {
-                return Err(field.out_of_range(&share.to_string(), "above 0 and below 1"));
-            }
+            let share = table.need(kind, "fraction = 0.25")?.part()?;
             let jitter = flag(&table, "jitter")?;
             let quantum = duration(&table, "quantum", 1, 1_000_000)?;
             (StealPattern::Fraction { share, jitter }, quantum, window(&table)?)
