@@ -204,7 +204,7 @@ fn copies_groups(field: &Field<'_>, count: u16, groups: &[Group]) -> Result<Vec<
             shown(&format!("{path}.0"))
         ),
     };
-    Err(field.error(Problem::UnknownName { what: "group", name: shown(path), hint }))
+    Err(field.unknown_name("group", "group", hint))
 }
 
 /// The rule that a group's path breaks.
@@ -277,7 +277,7 @@ impl Names<'_> {
         let find = |name: &str| self.tasks.iter().position(|(n, _)| *n == name);
         let unknown = || {
             let hint = hint(text, self.tasks.iter().map(|(name, _)| *name));
-            field.error(Problem::UnknownName { what: "task", name: shown(text), hint })
+            field.unknown_name("task", "task", hint)
         };
         if let Some((name, copy)) = text.split_once('.') {
             let task = find(name).ok_or_else(unknown)?;

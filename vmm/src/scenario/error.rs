@@ -203,11 +203,13 @@ pub enum Problem {
     /// A blocked task that nothing wakes.
     #[error(
         "`{name}` starts blocked and nothing that runs ever wakes it; \
-         name it in the `wakes` of an [[irq]] or of a [[task]] that runs before the end"
+         name it in the `wakes` of an [[irq]] or of a [[task]] that runs before the end{replaced}"
     )]
     NeverWoken {
         /// The task's name.
         name: String,
+        /// Which override replaced the tables that could; empty if none did.
+        replaced: String,
     },
     /// A burst is not over when the next one begins.
     #[error(

@@ -113,6 +113,16 @@ impl<'d> Field<'d> {
         self.doc.error(self.node.origin, &self.path, problem.into())
     }
 
+    /// The value names no `what` of the array `table`.
+    pub fn unknown_name(&self, what: &'static str, table: &str, hint: String) -> ScenarioError {
+        let name = match &self.node.value {
+            Value::String(name) => shown(name),
+            other => other.describe(),
+        };
+        let hint = hint + &self.doc.replaced(&[table]);
+        self.error(Problem::UnknownName { what, name, hint })
+    }
+
     fn wrong_type(&self, expected: &'static str) -> ScenarioError {
         self.error(Problem::WrongType { expected, got: self.node.value.describe() })
     }
@@ -291,7 +301,7 @@ impl<'d> Field<'d> {
 }
 
 /// What to write instead of `got`: the nearest of `known`, or all of them.
-pub(super) fn hint<'a>(got: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+pub fn hint<'a>(got: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     /// Most names listed.
     const LISTED: usize = 16;
     if got.len() <= MAX_NAME {

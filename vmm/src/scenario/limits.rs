@@ -191,5 +191,8 @@ fn never_woken(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError>
     let (task, copy) = copies[i];
     let declared = first.partition_point(|f| usize::from(*f) <= i) - 1;
     let name = task.copy_name(copy);
-    Err(doc.error_at(&format!("task[{declared}].blocked"), Problem::NeverWoken { name }))
+    Err(doc.error_at(
+        &format!("task[{declared}].blocked"),
+        Problem::NeverWoken { name, replaced: doc.replaced(&["task", "irq"]) },
+    ))
 }

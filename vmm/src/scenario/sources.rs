@@ -3,7 +3,7 @@
 use super::decode::{Names, Result, duration, ends, flag};
 use super::error::Problem;
 use super::field::{Field, Table, hint};
-use super::units::{MAX_NS, Rate, Share, format_duration, shown};
+use super::units::{MAX_NS, Rate, Share, format_duration};
 use super::{
     Arrival, Cost, Irq, MAX_DURATION_NS, MAX_HANDLER_NS, Steal, StealPattern, TIMER, When, Window,
 };
@@ -157,7 +157,7 @@ fn line(field: &Field<'_>, names: &Names<'_>) -> Result<u16> {
     let found = all.position(|name| name == text);
     found.map(|line| line as u16).ok_or_else(|| {
         let hint = hint(text, lines);
-        field.error(Problem::UnknownName { what: "interrupt line", name: shown(text), hint })
+        field.unknown_name("interrupt line", "irq", hint)
     })
 }
 

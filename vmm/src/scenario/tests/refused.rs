@@ -21,12 +21,29 @@ fn an_error_in_an_override_names_the_override() {
             "--set extra.table.deep=1: extra: unknown key; known are name, summary, duration, seed, tick, cpu, policy, group, task, irq, steal, checks",
         ),
         (
+            "task=[{name='a',burn='1us',group='g'}]",
+            "--set task=[{name='a',burn='1us',group='g'}]: task[0].group: no group is named `g`; there is none: declare it with [[group]] and its path, or leave this key out",
+        ),
+        (
             "irq=7",
             "--set irq=7: irq: expected an array of tables, each headed by its name in [[ ]], got the number 7",
         ),
     ] {
         assert_eq!(load_with(text, &[set]).unwrap_err().to_string(), want);
     }
+}
+
+#[test]
+fn what_an_override_took_away_is_said_where_it_is_missed() {
+    let irq = "[[irq]]\nname='nic'\nrate='1kHz'\ncost='1us'\n";
+    let missed = |text: &str| load_with(text, &["irq=[]"]).unwrap_err().to_string();
+    assert_eq!(
+        missed(&format!("{irq}[[steal]]\nevery=2\nslice='1us'\nline='nic'")),
+        "f.toml:8: steal[0].line: no interrupt line is named `nic`; known are timer; --set irq=[] replaced all of [[irq]]"
+    );
+    let text = format!("{irq}wakes='a'\n[[task]]\nname='a'\nburn='1us'\nblocked=true");
+    let message = missed(&text);
+    assert!(message.ends_with("before the end; --set irq=[] replaced all of [[irq]]"), "{message}");
 }
 
 /// Text, key, line and a part of the message.
