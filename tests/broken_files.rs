@@ -72,7 +72,8 @@ fn an_image_without_the_kernel_of_this_build_is_refused() {
     let Some(()) = virtual_machines() else { return };
     let mut other = says_0x77();
     other.kernel_size -= 8;
-    run_file(&other.to_elf()).ends_with(2).says("symbol rqscope_kernel").says("expected");
+    let done = run_file(&other.to_elf()).ends_with(2).in_one_line();
+    done.says("--firmware ").says("symbol rqscope_kernel in the guest image").says("expected");
     let mut stripped = says_0x77().to_elf();
     // No section headers.
     stripped[40..48].fill(0);

@@ -56,8 +56,9 @@ fn the_help_of_run_gives_defaults_units_and_examples() {
 #[test]
 fn a_scenario_that_does_not_exist_is_answered_with_those_that_do() {
     let done = rqscope(["run", "defualt", "--guest", "model"]).ends_with(2).in_one_line();
-    let done = done.says("no built-in scenario and no file is called \"defualt\"");
-    done.says("irq-storm").says("default");
+    done.says("no built-in scenario and no file is called \"defualt\"; did you mean `default`?");
+    let done = rqscope(["run", "nothing", "--guest", "model"]).ends_with(2).in_one_line();
+    done.says("known are default, ").says("irq-storm");
 }
 
 #[test]

@@ -54,7 +54,10 @@ fn a_steal_counter_that_falls_every_second_never_wraps_and_the_verdict_names_it(
     assert!(note.contains("steal counter fell 5 times") && note.contains("ahead"), "{note}");
     let detail =
         &json["checks"].as_array().unwrap().iter().find(|c| c["status"] == "fail").unwrap();
-    assert!(text(detail, "/detail").contains("stepped back"), "{detail}");
+    assert!(
+        text(detail, "/detail").contains("since the last update the steal counter fell by "),
+        "{detail}"
+    );
 }
 
 #[test]

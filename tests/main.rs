@@ -23,3 +23,4 @@ mod readme;
 mod repeatability;
 mod scenarios;
 mod terminal;
+mod trace_format;

@@ -91,7 +91,7 @@ pub struct RunArgs {
     /// The guest [default: firmware, or model where no KVM can be opened].
     #[arg(long, value_enum)]
     pub guest: Option<Guest>,
-    /// The seed of every draw, instead of the scenario's; for example 7.
+    /// The seed of every draw, instead of the scenario's or of any --set seed; for example 7.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Override a key of the scenario; repeatable. For example --set duration=2s, --set

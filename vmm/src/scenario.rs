@@ -16,6 +16,7 @@ mod write;
 
 pub use builtin::{BUILTIN, Builtin, builtin};
 pub use error::{Place, Problem, ScenarioError};
+pub(crate) use field::hint;
 pub use units::{MAX_NS, Rate, Share, UnitError, format_duration, parse_duration};
 
 use guest_model::policy::{Policy, PsiZeroDelta, RateLimitClock};

@@ -17,7 +17,7 @@ use crate::machine::{FIRMWARE, MachineError};
 use crate::run::{
     GuestKind, Planted, RunOutcome, Verdict, pass_clocks, pass_on_firmware, pass_on_model,
 };
-use crate::scenario::{BUILTIN, Scenario, builtin};
+use crate::scenario::{BUILTIN, Scenario, builtin, hint};
 use crate::session::{Asked, Control};
 use crate::supervise::{Report, supervise};
 use crate::trace::Trace;
@@ -40,9 +40,12 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
     };
     let asked = args.firmware.as_ref().map_or(args.guest, |_| Some(Guest::Firmware));
     let Place { kvm, host_kvm } = place(asked)?;
-    if args.firmware.is_some() {
+    if let Some(path) = &args.firmware {
         // Before there is an output directory that holds nothing.
-        firmware::check(&image, scenario.groups.len()).map_err(|e| start_failure(&e))?;
+        firmware::check(&image, scenario.groups.len()).map_err(|e| match start_failure(&e) {
+            Failure::Input(why) => Failure::Input(format!("--firmware {}: {why}", path.display())),
+            other => other,
+        })?;
     }
     let control = Arc::new(Control::default());
     let (output, trace) = match &args.out {
@@ -182,11 +185,10 @@ fn load(args: &RunArgs) -> Result<Scenario, Failure> {
         None => {
             let path = Path::new(&args.scenario);
             if !path.exists() {
-                let names: Vec<&str> = BUILTIN.iter().map(|b| b.name).collect();
+                let hint = hint(&args.scenario, BUILTIN.iter().map(|b| b.name));
+                let name = &args.scenario;
                 return Err(Failure::Input(format!(
-                    "no built-in scenario and no file is called {:?}; built in are {}",
-                    args.scenario,
-                    names.join(", ")
+                    "no built-in scenario and no file is called {name:?}; {hint}"
                 )));
             }
             let bytes = read_file(path, MAX_SCENARIO, "scenario")?;

@@ -74,7 +74,7 @@ impl ClockChecks {
         let ahead = diff(a.clock_task_ns, a.clock_ns);
         board.expect(ClockTaskNotAhead, ahead <= 0, at, || {
             let why = if steal < 0 {
-                format!("the steal counter stepped back by {} ns and ", -steal)
+                format!("since the last update the steal counter fell by {} ns net and ", -steal)
             } else {
                 String::new()
             };

@@ -19,8 +19,8 @@ use super::places::{COSTS, SetupError};
 use super::symbols::{ElfSymbols, SymbolError, SymbolSource};
 use super::translate::{AddressSpace, Depth};
 
-/// Name of the bundled image in errors.
-const FILE: &str = "the bundled guest image";
+/// Name of the image in errors: the bundled one, or another build that the user names.
+const FILE: &str = "the guest image";
 /// The image's only variable: everything else is a part of it.
 const KERNEL: &str = "rqscope_kernel";
 

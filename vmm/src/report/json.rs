@@ -1,5 +1,6 @@
 //! The result as one JSON object; docs/json.md gives each key's meaning and unit.
 
+use guest_model::wire::{FIRST_PID, IDLE_PID, KSOFTIRQD_PID};
 use serde_json::{Value, json as value};
 
 use super::findings::{self, Books, Merged};
@@ -52,6 +53,7 @@ pub fn json(outcome: &RunOutcome) -> Value {
         "update_tg_load_avg": clocks.first(),
         "rate_limit_clocks": clocks,
         "psi_groups": psi_groups.unwrap_or_default(),
+        "tasks": tasks(&outcome.scenario),
         "checks": findings::checks(outcome).iter().map(check).collect::<Vec<_>>(),
         "notes": findings::notes(outcome),
         "trace_sha256": outcome.trace_sha256,
@@ -64,6 +66,19 @@ pub fn json(outcome: &RunOutcome) -> Value {
         "repeat": repeat(outcome),
         "scenario": outcome.scenario.to_toml(),
     })
+}
+
+/// Every task that a pid in the trace may mean: the guest's own two, then the scenario's.
+fn tasks(scenario: &Scenario) -> Vec<Value> {
+    let paths = scenario.group_paths();
+    let own = [(IDLE_PID, "swapper"), (KSOFTIRQD_PID, "ksoftirqd")];
+    let own = own.map(|(pid, name)| value!({ "pid": pid, "name": name, "group": "/" }));
+    let names = (FIRST_PID..).zip(scenario.task_names());
+    let scenarios = names.map(|(pid, name)| {
+        let group = scenario.task_group(pid).and_then(|group| paths.get(group));
+        value!({ "pid": pid, "name": name, "group": group })
+    });
+    own.into_iter().chain(scenarios).collect()
 }
 
 /// `n` as a JSON number, or `null` should it need more than 64 bits.

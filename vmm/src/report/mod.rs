@@ -36,11 +36,14 @@ fn words(outcome: &RunOutcome) -> Vec<String> {
         outcome.guest.name(),
         outcome.scenario.seed
     );
-    // The seed is there already, whoever gave it.
-    let other = |set: &&String| set.split_once('=').is_none_or(|(key, _)| key.trim() != "seed");
-    let sets = outcome.sets.iter().filter(other);
-    let sets = sets.map(|set| format!("--set {}", text::quoted(set)));
+    let sets = sets(outcome).map(|set| format!("--set {}", text::quoted(set)));
     std::iter::once(run).chain(sets).collect()
+}
+
+/// The overrides but the seed's: the seed that was used is told apart, whoever gave it.
+fn sets(outcome: &RunOutcome) -> impl Iterator<Item = &String> {
+    let other = |set: &&String| set.split_once('=').is_none_or(|(key, _)| key.trim() != "seed");
+    outcome.sets.iter().filter(other)
 }
 
 #[cfg(test)]

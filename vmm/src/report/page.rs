@@ -108,7 +108,7 @@ impl<W: Write> Page<'_, W> {
         if !others.is_empty() {
             facts.push(format!("compared with {}", others.join(" and ")));
         }
-        facts.extend(o.sets.iter().map(|set| format!("set {}", escaped(set))));
+        facts.extend(super::sets(o).map(|set| format!("set {}", escaped(set))));
         for line in flowed(&facts, WIDTH - INDENT) {
             self.text(&line, INDENT, INDENT, Tone::Faint)?;
         }

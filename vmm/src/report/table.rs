@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 
+use super::text::wrapped;
+
 /// Columns of the page.
 pub(super) const WIDTH: usize = 100;
 
@@ -100,23 +102,36 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// Writes the table, indented. Should a number be so long that the columns do not fit the
-    /// page, each cell gets a line of its own instead.
+    /// Writes the table, indented. A remark in the last column that does not fit the page stands in
+    /// lines of its own below its row. Should a number be so long that the other columns do not
+    /// fit, each cell gets a line of its own.
     pub(super) fn write(&self, out: &mut impl Write, color: bool) -> io::Result<()> {
         const INDENT: usize = 2;
+        const BELOW: usize = 6;
         let heads: Option<Vec<Cell>> =
             self.heads.as_ref().map(|h| h.iter().map(|t| cell(*t, Tone::Faint)).collect());
         let lines = || heads.iter().chain(&self.rows);
         let width =
             |column| lines().filter_map(|r| r.get(column).map(Cell::width)).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..self.sides.len()).map(width).collect();
-        let total = INDENT + widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+        let mut widths: Vec<usize> = (0..self.sides.len()).map(width).collect();
+        let gaps = INDENT + GAP * widths.len().saturating_sub(1);
+        let total = gaps + widths.iter().sum::<usize>();
+        let remarks = self.sides.len() > 1 && self.sides.ends_with(&[Side::Left]);
         if total > WIDTH {
-            return self.write_list(out, color);
+            let last = widths.last_mut().filter(|last| remarks && total - **last < WIDTH);
+            let Some(last) = last else {
+                return self.write_list(out, color);
+            };
+            *last = WIDTH - (total - *last);
         }
         for row in lines() {
             let mut owed = INDENT;
+            let mut below = None;
             for ((c, side), width) in row.iter().zip(self.sides).zip(&widths) {
+                if c.width() > *width {
+                    below = Some(c);
+                    continue;
+                }
                 let space = width - c.width();
                 let (before, after) = match side {
                     Side::Left => (0, space),
@@ -132,6 +147,11 @@ impl Table {
                 owed += after + GAP;
             }
             writeln!(out)?;
+            for line in below.iter().flat_map(|c| wrapped(&c.text, WIDTH - BELOW)) {
+                write!(out, "{:BELOW$}", "")?;
+                paint(out, &line, below.map_or(Tone::Plain, |c| c.tone), color)?;
+                writeln!(out)?;
+            }
         }
         Ok(())
     }
@@ -179,6 +199,17 @@ mod tests {
         let mut t = Table::new(&[Side::Right, Side::Right]);
         t.row([cell("ab", Tone::Good), cell("c", Tone::Bad)]);
         assert_eq!(text(&t, true), "  \u{1b}[32mab\u{1b}[0m  \u{1b}[1m\u{1b}[31mc\u{1b}[0m\n");
+    }
+
+    #[test]
+    fn a_remark_that_is_too_long_stands_below_its_row_and_the_table_stays_one() {
+        let mut t = Table::new(&[Side::Left, Side::Right, Side::Left]);
+        let long = format!("{} {}", "x".repeat(90), "y".repeat(9));
+        t.row(["a".into(), "1,234".into(), long.into()]);
+        t.row(["longer".into(), "5".into(), "note".into()]);
+        let (x, y) = ("x".repeat(90), "y".repeat(9));
+        let expected = format!("  a       1,234\n      {x}\n      {y}\n  longer      5  note\n");
+        assert_eq!(text(&t, false), expected);
     }
 
     #[test]

@@ -336,6 +336,8 @@ fn the_command_gives_the_seed_once_wherever_it_came_from() {
     let o = run("default", &["seed = 5", "duration=60ms"], Planted::default());
     let expected = "rqscope run default --guest model --seed 5 --set duration=60ms";
     assert_eq!(repeat(&o), expected);
+    let text = plain(&o);
+    assert!(text.contains("\n  seed 5 · ") && !text.contains("set seed"), "{text}");
 }
 
 #[test]

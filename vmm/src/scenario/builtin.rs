@@ -28,7 +28,7 @@ pub const BUILTIN: &[Builtin] = builtins! {
     "steal-storm": "does clock_task keep the right twentieth of wall time when 95% is stolen?",
     "rate-limit": "what does the rate limit's clock cost when idle interrupt exits walk 64 leaf cfs_rqs?",
     "psi-zero-delta": "how many psi_account_irqtime() calls see a zero delta when tasks switch fast and interrupts are rare?",
-    "steal-backward": "what does clock_task do when the steal counter falls by 300 ms, and once by 1 s?",
+    "steal-backward": "what does clock_task do when the steal counter falls, by up to 1 s? (fails, as Linux does)",
     "steal-jump": "how long does clock_task stand still after the steal counter jumps by 2^40 ns?",
     "steal-over": "is steal dropped, and said to be, when the counter grows by wall time and 1 us?",
     "steal-in-irq": "is steal inside a handler kept apart from the handler's own time?",

@@ -21,6 +21,9 @@ const NICE_WEIGHTS: [u32; 40] = [
     3906, 3121, 2501, 1991, 1586, 1277, 1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87,
     70, 56, 45, 36, 29, 23, 18, 15,
 ];
+/// The tick's rate, nHz: 0.25 Hz to 100 kHz, periods that the guest takes.
+const MIN_TICK_NANO_HZ: u64 = 250_000_000;
+const MAX_TICK_NANO_HZ: u64 = 100_000_000_000_000;
 /// Longest path of a group, bytes.
 const MAX_PATH: usize = 255;
 /// Most groups above and including a group, the root not counted.
@@ -84,7 +87,7 @@ fn tick(table: &Table<'_>) -> Result<Tick> {
     let rate = match table.get("rate") {
         Some(field) => {
             let rate = field.rate()?;
-            if !(10_000..=4_000_000_000).contains(&rate.period_ns()) {
+            if !(MIN_TICK_NANO_HZ..=MAX_TICK_NANO_HZ).contains(&rate.nano_hz()) {
                 return Err(field.out_of_range(&rate.to_string(), "0.25Hz to 100kHz"));
             }
             rate
@@ -175,22 +178,33 @@ fn groups(root: &Table<'_>) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// The groups of a task's copies: one for all, or `path.0`, `path.1` and so on.
+/// The groups of a task's copies: one for all, or `path.0`, `path.1` and so on, as many as copies.
 fn copies_groups(field: &Field<'_>, count: u16, groups: &[Group]) -> Result<Vec<u16>> {
     let path = field.text()?;
     let find = |path: &str| groups.iter().position(|g| g.path == path).map(|i| i as u16);
     if let Some(group) = find(path).filter(|group| *group > 0) {
         return Ok(vec![group]);
     }
-    let own = |copy| find(&format!("{path}.{copy}"));
+    let own = |copy: usize| find(&format!("{path}.{copy}"));
+    let copies = (0..MAX_GROUPS).map_while(own).count();
     if count > 1
-        && path.len() <= MAX_PATH
-        && let Some(groups) = (0..count).map(own).collect()
+        && copies == usize::from(count)
+        && let Some(groups) = (0..copies).map(own).collect()
     {
         return Ok(groups);
     }
-    let hint = hint(path, groups.iter().skip(1).map(|g| g.path.as_str()));
-    Err(field.error(Problem::UnknownName { what: "group", name: shown(path), hint }))
+    let hint = match copies {
+        _ if groups.len() == 1 => {
+            "there is none: declare it with [[group]] and its path, or leave this key out"
+                .to_owned()
+        }
+        0 => hint(path, groups.iter().skip(1).map(|g| g.path.as_str())),
+        n => format!(
+            "it stands for {n} groups: give this task count = {n}, or name one of them, such as {}",
+            shown(&format!("{path}.0"))
+        ),
+    };
+    Err(field.unknown_name("group", "group", hint))
 }
 
 /// The rule that a group's path breaks.
@@ -263,7 +277,7 @@ impl Names<'_> {
         let find = |name: &str| self.tasks.iter().position(|(n, _)| *n == name);
         let unknown = || {
             let hint = hint(text, self.tasks.iter().map(|(name, _)| *name));
-            field.error(Problem::UnknownName { what: "task", name: shown(text), hint })
+            field.unknown_name("task", "task", hint)
         };
         if let Some((name, copy)) = text.split_once('.') {
             let task = find(name).ok_or_else(unknown)?;

@@ -135,6 +135,15 @@ impl Document {
         self.error(node.origin, key, problem)
     }
 
+    /// That an override replaced one of the arrays `keys`, after a hint about what is in them.
+    pub fn replaced(&self, keys: &[&str]) -> String {
+        let Value::Table(entries) = &self.root.value else { return String::new() };
+        let sets = entries.iter().filter(|(key, _)| keys.contains(&key.as_str()));
+        let sets = sets.filter(|(_, node)| matches!(node.origin, Origin::Set(_)));
+        sets.map(|(key, node)| format!("; {} replaced all of [[{key}]]", self.place(node.origin)))
+            .collect()
+    }
+
     /// Lays override `i` over the tree.
     fn set(&mut self, i: usize) -> Result<(), ScenarioError> {
         let origin = Origin::Set(i);

@@ -203,11 +203,13 @@ pub enum Problem {
     /// A blocked task that nothing wakes.
     #[error(
         "`{name}` starts blocked and nothing that runs ever wakes it; \
-         name it in the `wakes` of an [[irq]] or of a [[task]] that runs"
+         name it in the `wakes` of an [[irq]] or of a [[task]] that runs before the end{replaced}"
     )]
     NeverWoken {
         /// The task's name.
         name: String,
+        /// Which override replaced the tables that could; empty if none did.
+        replaced: String,
     },
     /// A burst is not over when the next one begins.
     #[error(
@@ -253,7 +255,7 @@ pub enum Problem {
         max: u128,
     },
     /// The steal counter would wrap.
-    #[error("the steal counter could move by {total} in one run; at most 2^62 ns either way")]
+    #[error("the steal counter could move by {total} ns in one run; at most 2^62 ns either way")]
     CounterTooFar {
         /// How far, ns.
         total: u128,

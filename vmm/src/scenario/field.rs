@@ -2,7 +2,9 @@
 
 use super::document::{Document, Node, Origin, Value};
 use super::error::{Problem, ScenarioError};
-use super::units::{self, MAX_NS, Rate, Share, UnitError, format_duration, shown};
+use super::units::{
+    self, KNOWN_DURATION_UNITS, MAX_NS, Rate, Share, UnitError, format_duration, shown,
+};
 
 /// Most characters of a name.
 const MAX_NAME: usize = 64;
@@ -111,6 +113,16 @@ impl<'d> Field<'d> {
         self.doc.error(self.node.origin, &self.path, problem.into())
     }
 
+    /// The value names no `what` of the array `table`.
+    pub fn unknown_name(&self, what: &'static str, table: &str, hint: String) -> ScenarioError {
+        let name = match &self.node.value {
+            Value::String(name) => shown(name),
+            other => other.describe(),
+        };
+        let hint = hint + &self.doc.replaced(&[table]);
+        self.error(Problem::UnknownName { what, name, hint })
+    }
+
     fn wrong_type(&self, expected: &'static str) -> ScenarioError {
         self.error(Problem::WrongType { expected, got: self.node.value.describe() })
     }
@@ -208,9 +220,11 @@ impl<'d> Field<'d> {
             Value::String(text) => units::parse_duration(text).map_err(|e| self.error(e))?,
             Value::Integer(Some(0)) => 0,
             Value::Integer(Some(n)) => {
-                return Err(self.no_unit(n.to_string(), "ns, us, ms, s", "\"250us\""));
+                return Err(self.no_unit(n.to_string(), KNOWN_DURATION_UNITS, "\"250us\""));
             }
-            Value::Float(x) => return Err(self.no_unit(x.clone(), "ns, us, ms, s", "\"250us\"")),
+            Value::Float(x) => {
+                return Err(self.no_unit(x.clone(), KNOWN_DURATION_UNITS, "\"250us\""));
+            }
             _ => return Err(self.wrong_type("a duration with its unit, such as \"250us\"")),
         };
         if !(min..=max).contains(&ns) {
@@ -247,6 +261,20 @@ impl<'d> Field<'d> {
 
     /// A share of a whole.
     pub fn share(&self) -> Result<Share, ScenarioError> {
+        self.share_of("0 to 1")
+    }
+
+    /// A share above nothing and below all.
+    pub fn part(&self) -> Result<Share, ScenarioError> {
+        const ALLOWED: &str = "above 0 and below 1";
+        let share = self.share_of(ALLOWED)?;
+        if share == Share::ZERO || share == Share::ONE {
+            return Err(self.out_of_range(&share.to_string(), ALLOWED));
+        }
+        Ok(share)
+    }
+
+    fn share_of(&self, allowed: &str) -> Result<Share, ScenarioError> {
         let text = match &self.node.value {
             Value::Float(text) => text.clone(),
             Value::Integer(Some(n)) => n.to_string(),
@@ -255,8 +283,11 @@ impl<'d> Field<'d> {
                 return Err(self.wrong_type("a share between 0 and 1 without quotes, such as 0.25"));
             }
         };
-        let share = Share::parse(&text).map_err(|e| self.error(e))?;
-        share.ok_or_else(|| self.out_of_range(&text, "0 to 1"))
+        let share = match Share::parse(&text) {
+            Err(UnitError::TooLarge { .. }) | Ok(None) => None,
+            share => share.map_err(|e| self.error(e))?,
+        };
+        share.ok_or_else(|| self.out_of_range(&text, allowed))
     }
 
     /// One of a fixed list of strings.
@@ -270,7 +301,7 @@ impl<'d> Field<'d> {
 }
 
 /// What to write instead of `got`: the nearest of `known`, or all of them.
-pub(super) fn hint<'a>(got: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+pub fn hint<'a>(got: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     /// Most names listed.
     const LISTED: usize = 16;
     if got.len() <= MAX_NAME {

@@ -164,8 +164,11 @@ fn never_woken(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError>
         usize::from(first[usize::from(to.task)] + to.copy.unwrap_or(copy))
     };
 
-    let mut runs: Vec<bool> = copies.iter().map(|(task, _)| !task.blocked).collect();
-    for irq in &scenario.irqs {
+    // What begins at or after the end never runs, unless something wakes it before.
+    let end = scenario.duration_ns;
+    let mut runs: Vec<bool> =
+        copies.iter().map(|(task, _)| !task.blocked && task.start_ns < end).collect();
+    for irq in scenario.irqs.iter().filter(|irq| irq.window.from_ns < end) {
         if let Some(to) = irq.wakes {
             runs[target(to, 0)] = true;
         }
@@ -181,11 +184,15 @@ fn never_woken(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError>
         }
     }
 
-    let Some(i) = runs.iter().position(|runs| !runs) else {
+    let never = |(runs, (task, _)): (&bool, &(&super::Task, u16))| task.blocked && !runs;
+    let Some(i) = runs.iter().zip(&copies).position(never) else {
         return Ok(());
     };
     let (task, copy) = copies[i];
     let declared = first.partition_point(|f| usize::from(*f) <= i) - 1;
     let name = task.copy_name(copy);
-    Err(doc.error_at(&format!("task[{declared}].blocked"), Problem::NeverWoken { name }))
+    Err(doc.error_at(
+        &format!("task[{declared}].blocked"),
+        Problem::NeverWoken { name, replaced: doc.replaced(&["task", "irq"]) },
+    ))
 }

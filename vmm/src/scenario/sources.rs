@@ -3,7 +3,7 @@
 use super::decode::{Names, Result, duration, ends, flag};
 use super::error::Problem;
 use super::field::{Field, Table, hint};
-use super::units::{MAX_NS, Rate, Share, format_duration, shown};
+use super::units::{MAX_NS, Rate, Share, format_duration};
 use super::{
     Arrival, Cost, Irq, MAX_DURATION_NS, MAX_HANDLER_NS, Steal, StealPattern, TIMER, When, Window,
 };
@@ -115,11 +115,7 @@ pub(super) fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
     let max = MAX_DURATION_NS;
     let (pattern, slice_ns, window) = match kind {
         "fraction" => {
-            let field = table.need(kind, "fraction = 0.25")?;
-            let share = field.share()?;
-            if share == Share::ZERO || share == Share::ONE {
-                return Err(field.out_of_range(&share.to_string(), "above 0 and below 1"));
-            }
+            let share = table.need(kind, "fraction = 0.25")?.part()?;
             let jitter = flag(&table, "jitter")?;
             let quantum = duration(&table, "quantum", 1, 1_000_000)?;
             (StealPattern::Fraction { share, jitter }, quantum, window(&table)?)
@@ -161,7 +157,7 @@ fn line(field: &Field<'_>, names: &Names<'_>) -> Result<u16> {
     let found = all.position(|name| name == text);
     found.map(|line| line as u16).ok_or_else(|| {
         let hint = hint(text, lines);
-        field.error(Problem::UnknownName { what: "interrupt line", name: shown(text), hint })
+        field.unknown_name("interrupt line", "irq", hint)
     })
 }
 

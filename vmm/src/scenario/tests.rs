@@ -44,7 +44,8 @@ fn every_builtin_loads_validates_and_repeats_its_summary() {
     for b in BUILTIN {
         let s = Scenario::load(b.text, b.name, &[], CHECKS).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((s.name.as_str(), s.summary.as_str()), (b.name, b.summary));
-        assert!(b.summary.ends_with('?') && b.summary.len() <= 110, "{}", b.summary);
+        let question = b.summary.trim_end_matches(" (fails, as Linux does)");
+        assert!(question.ends_with('?') && b.summary.len() <= 110, "{}", b.summary);
         assert_eq!(s.boot_page(POLICY).validate(), Ok(POLICY), "{}", b.name);
         assert_eq!(builtin(b.name), Some(b));
         assert_eq!(load(&s.to_toml()), Ok(s));

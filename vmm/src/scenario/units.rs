@@ -8,8 +8,17 @@ pub const MAX_NS: u64 = 1 << 62;
 
 /// Longest text that is read as a number.
 const MAX_TEXT: usize = 64;
-const DURATION_UNITS: &[(&str, u128)] =
-    &[("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+const DURATION_UNITS: &[(&str, u128)] = &[
+    ("ns", 1),
+    ("us", 1_000),
+    ("µs", 1_000),
+    ("ms", 1_000_000),
+    ("s", GIGA),
+    ("m", 60 * GIGA),
+    ("h", 3_600 * GIGA),
+];
+/// The same, for messages.
+pub(super) const KNOWN_DURATION_UNITS: &str = "ns, us, ms, s, m, h";
 const RATE_UNITS: &[(&str, u128)] = &[("Hz", 1), ("kHz", 1_000), ("MHz", 1_000_000)];
 /// Ten to the ninth: ns in a second, nHz in a hertz, parts of a share.
 const GIGA: u128 = 1_000_000_000;
@@ -81,7 +90,7 @@ struct Quantity {
 
 const DURATION: Quantity = Quantity {
     units: DURATION_UNITS,
-    known: "ns, us, ms, s",
+    known: KNOWN_DURATION_UNITS,
     example: "\"250us\"",
     finest: "1 ns",
     limit: "2^62 ns",
@@ -169,7 +178,7 @@ impl Quantity {
 
 /// Reads a duration such as `250us`, `1.5ms` or `-300ms` as ns, within 2^62 either way.
 ///
-/// Units are `ns`, `us` (or `µs`), `ms` and `s`; only `0` needs none. The value must be a whole
+/// Units are `ns`, `us` (or `µs`), `ms`, `s`, `m` (minutes) and `h`; only `0` needs none. The value must be a whole
 /// number of ns.
 pub fn parse_duration(text: &str) -> Result<i64, UnitError> {
     let (negative, ns) = DURATION.parse(text, 1)?;
@@ -299,6 +308,8 @@ mod tests {
             ("250µs", 250_000),
             (" 1.5ms ", 1_500_000),
             ("+1s", 1_000_000_000),
+            ("1.5m", 90_000_000_000),
+            ("24h", 86_400_000_000_000),
             ("-300ms", -300_000_000),
             ("0.000000001s", 1),
             ("1.000000000000000000s", 1_000_000_000),
@@ -323,9 +334,9 @@ mod tests {
         }
         assert_eq!(
             message("5"),
-            "`5` has no unit; write for example \"250us\", with one of ns, us, ms, s"
+            "`5` has no unit; write for example \"250us\", with one of ns, us, ms, s, m, h"
         );
-        assert_eq!(message("5kHz"), "`kHz` is not a unit here; use one of ns, us, ms, s");
+        assert_eq!(message("5kHz"), "`kHz` is not a unit here; use one of ns, us, ms, s, m, h");
         assert_eq!(message("1.5ns"), "`1.5ns` is finer than 1 ns; round it");
         assert_eq!(message("4611686018427387905ns"), "`4611686018427387905ns` is beyond 2^62 ns");
         assert!(message("99999999999999999999999999999999999999999999s").contains("beyond 2^62"));

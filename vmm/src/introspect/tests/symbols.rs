@@ -97,7 +97,7 @@ fn an_image_whose_kernel_has_another_size_is_refused() {
     assert_eq!(
         error.to_string(),
         format!(
-            "symbol rqscope_kernel in the bundled guest image has {} bytes, expected {KERNEL_SIZE}",
+            "symbol rqscope_kernel in the guest image has {} bytes, expected {KERNEL_SIZE}",
             KERNEL_SIZE - 8
         )
     );
@@ -176,8 +176,5 @@ fn an_introspector_for_the_bundled_image_resolves_every_name() {
     let none = bundled::introspector(mem.clone(), 0x1000, &image(), 0).err().unwrap();
     assert!(matches!(none, SetupError::Groups(_)));
     let not_elf = bundled::introspector(mem, 0x1000, b"", 1).err().unwrap();
-    assert_eq!(
-        not_elf.to_string(),
-        "cannot read symbols of the bundled guest image: the file is empty"
-    );
+    assert_eq!(not_elf.to_string(), "cannot read symbols of the guest image: the file is empty");
 }

@@ -21,12 +21,29 @@ fn an_error_in_an_override_names_the_override() {
             "--set extra.table.deep=1: extra: unknown key; known are name, summary, duration, seed, tick, cpu, policy, group, task, irq, steal, checks",
         ),
         (
+            "task=[{name='a',burn='1us',group='g'}]",
+            "--set task=[{name='a',burn='1us',group='g'}]: task[0].group: no group is named `g`; there is none: declare it with [[group]] and its path, or leave this key out",
+        ),
+        (
             "irq=7",
             "--set irq=7: irq: expected an array of tables, each headed by its name in [[ ]], got the number 7",
         ),
     ] {
         assert_eq!(load_with(text, &[set]).unwrap_err().to_string(), want);
     }
+}
+
+#[test]
+fn what_an_override_took_away_is_said_where_it_is_missed() {
+    let irq = "[[irq]]\nname='nic'\nrate='1kHz'\ncost='1us'\n";
+    let missed = |text: &str| load_with(text, &["irq=[]"]).unwrap_err().to_string();
+    assert_eq!(
+        missed(&format!("{irq}[[steal]]\nevery=2\nslice='1us'\nline='nic'")),
+        "f.toml:8: steal[0].line: no interrupt line is named `nic`; known are timer; --set irq=[] replaced all of [[irq]]"
+    );
+    let text = format!("{irq}wakes='a'\n[[task]]\nname='a'\nburn='1us'\nblocked=true");
+    let message = missed(&text);
+    assert!(message.ends_with("before the end; --set irq=[] replaced all of [[irq]]"), "{message}");
 }
 
 /// Text, key, line and a part of the message.
@@ -52,7 +69,8 @@ const REFUSED: &[(&str, &str, u32, &str)] = &[
     ("duration = 0.5", "duration", 1, "`0.5` has no unit"),
     ("duration = 0", "duration", 1, "0ns is out of range; it must be 1ns to 86400s"),
     ("duration = '-1s'", "duration", 1, "-1s is out of range"),
-    ("duration = '25000h'", "duration", 1, "`h` is not a unit"),
+    ("duration = '25000h'", "duration", 1, "90000000s is out of range; it must be 1ns to 86400s"),
+    ("duration = '1d'", "duration", 1, "`d` is not a unit here; use one of ns, us, ms, s, m, h"),
     ("duration = nan", "duration", 1, "`nan` has no unit"),
     (
         "duration = true",
@@ -62,6 +80,13 @@ const REFUSED: &[(&str, &str, u32, &str)] = &[
     ),
     ("[tick]\nrate = '0Hz'", "tick.rate", 2, "0Hz is out of range"),
     ("[tick]\nrate = 250", "tick.rate", 2, "write for example \"20kHz\""),
+    (
+        "[tick]\nrate = '100.0001kHz'",
+        "tick.rate",
+        2,
+        "100000.1Hz is out of range; it must be 0.25Hz to 100kHz",
+    ),
+    ("[tick]\nrate = '0.249999Hz'", "tick.rate", 2, "out of range"),
     ("[tick]\nrate = '1MHz'", "tick.rate", 2, "it must be 0.25Hz to 100kHz"),
     ("[tick]\nrate = '1kHz'\ncost = '1ms'", "tick.cost", 3, "this line's handlers take 100%"),
     ("tick = 5", "tick", 1, "expected a table, got the number 5"),
@@ -105,7 +130,19 @@ const REFUSED: &[(&str, &str, u32, &str)] = &[
         "[[task]]\nname='a'\nburn='1us'\ngroup='web'",
         "task[0].group",
         4,
-        "no group is named `web`; there is none",
+        "no group is named `web`; there is none: declare it with [[group]] and its path, or leave this key out",
+    ),
+    (
+        "[[group]]\npath='p'\ncount=3\n[[task]]\nname='a'\nburn='1us'\ncount=2\ngroup='p'",
+        "task[0].group",
+        8,
+        "no group is named `p`; it stands for 3 groups: give this task count = 3, or name one of them, such as p.0",
+    ),
+    (
+        "[[group]]\npath='p'\ncount=3\n[[task]]\nname='a'\nburn='1us'\ngroup='p'",
+        "task[0].group",
+        7,
+        "it stands for 3 groups",
     ),
     ("[[task]]\nname='a'\nburn='1us'\ngroup=''", "task[0].group", 4, "no group is named"),
     ("[[task]]\nname='a'\nburn='1us'\nnice=20", "task[0].nice", 4, "it must be -20 to 19"),
@@ -141,6 +178,18 @@ const REFUSED: &[(&str, &str, u32, &str)] = &[
         "task[0].blocked",
         5,
         "`a` starts blocked",
+    ),
+    (
+        "[[task]]\nname='a'\nburn='1us'\nblocked=true\n[[irq]]\nname='n'\nrate='1Hz'\ncost='1us'\nfrom='1s'\nwakes='a'",
+        "task[0].blocked",
+        4,
+        "that runs before the end",
+    ),
+    (
+        "[[task]]\nname='a'\nburn='1us'\nblocked=true\n[[task]]\nname='b'\nburn='1us'\nstart='1s'\nwakes='a'",
+        "task[0].blocked",
+        4,
+        "that runs before the end",
     ),
     ("[[task]]\nname='a'\nburn='1us'\nfork=true", "task[0].fork", 4, "give it a `sleep`"),
     ("[[task]]\nname='a'\nburn='1us'\ncount=319", "task[0].count", 4, "it must be 1 to 318"),
@@ -189,7 +238,12 @@ const REFUSED: &[(&str, &str, u32, &str)] = &[
         5,
         "expected a share",
     ),
-    ("[[irq]]\nname='a'\nrate='1Hz'\ncost='1us'\nsoftirq=1.5", "irq[0].softirq", 5, "beyond 1"),
+    (
+        "[[irq]]\nname='a'\nrate='1Hz'\ncost='1us'\nsoftirq=1.5",
+        "irq[0].softirq",
+        5,
+        "1.5 is out of range; it must be 0 to 1",
+    ),
     (
         "[[irq]]\nname='a'\nrate='1Hz'\ncost='1us'\nsoftirq=-0.5",
         "irq[0].softirq",
@@ -232,7 +286,6 @@ const REFUSED: &[(&str, &str, u32, &str)] = &[
         4,
         "all handlers and slices together take 100%",
     ),
-    ("duration='24h'", "duration", 1, "not a unit"),
     (
         "duration='2000s'\n[[irq]]\nname='a'\nrate='1MHz'\ncost='0'",
         "irq[0].rate",
@@ -248,6 +301,13 @@ const REFUSED: &[(&str, &str, u32, &str)] = &[
         "0.0 is out of range; it must be above 0 and below 1",
     ),
     ("[[steal]]\nfraction=1", "steal[0].fraction", 2, "out of range"),
+    (
+        "[[steal]]\nfraction=-1.0",
+        "steal[0].fraction",
+        2,
+        "-1.0 is out of range; it must be above 0 and below 1",
+    ),
+    ("[[steal]]\nfraction=1.5", "steal[0].fraction", 2, "it must be above 0 and below 1"),
     ("[[steal]]\nfraction=inf", "steal[0].fraction", 2, "not a number"),
     ("[[steal]]\nfraction=0.5\nslice='1ms'", "steal[0].slice", 3, "does not go with `fraction`"),
     ("[[steal]]\nperiod='1ms'", "steal[0].slice", 1, "missing"),
@@ -274,7 +334,7 @@ const REFUSED: &[(&str, &str, u32, &str)] = &[
         "[[steal]]\nperiod='1ms'\nslice='0'\ncounter='-4611686018427387904ns'",
         "steal[0].counter",
         4,
-        "at most 2^62 ns either way",
+        " ns in one run; at most 2^62 ns either way",
     ),
     (
         "[checks]\nonly=['conservatoin']",
