@@ -31,6 +31,8 @@ fn bad_usage_is_exit_code_2_and_help_is_0() {
         assert!(rqscope(args).ends_with(0).stderr.is_empty(), "{args:?}");
     }
     rqscope(["mutants", "no-such"]).ends_with(2).says("no mutant is called \"no-such\"");
+    rqscope(["mutants", "steal_twiec"]).ends_with(2).says("did you mean `steal_twice`?");
+    rqscope(["scenarios", "defualt"]).ends_with(2).says("did you mean `default`?");
 }
 
 #[test]

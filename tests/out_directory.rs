@@ -67,7 +67,7 @@ fn an_output_directory_that_cannot_be_used_is_refused_before_the_run() {
         rqscope(["run", "idle", "--guest=model", "--out", out]).ends_with(2).in_one_line()
     };
     run(&scratch.arg("")).says("not empty; name a new directory or empty this one");
-    run(&full).says("--out: make directory").says("File exists");
+    run(&full).says(&format!("--out {full}: is not a directory"));
     run(&scratch.arg("file/below")).says("--out: make directory").says("Not a directory");
     run("/proc/rqscope").says("--out: make directory /proc/rqscope");
     assert_eq!(fs::read_to_string(full).unwrap(), "precious");

@@ -51,10 +51,12 @@ fn a_terminal_gets_colour_and_a_progress_bar() {
 }
 
 #[test]
-fn no_color_and_color_never_are_heard() {
+fn no_color_a_dumb_terminal_and_color_never_are_heard() {
     let page = ["run", "idle", "--guest=model", "--set=duration=10ms", "2>/dev/null"];
-    let Some(seen) = on_a_terminal(("NO_COLOR", "1"), &page) else { return };
-    assert!(seen.contains("rqscope idle") && !seen.contains(ESC), "{seen}");
+    for env in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        let Some(seen) = on_a_terminal(env, &page) else { return };
+        assert!(seen.contains("rqscope idle") && !seen.contains(ESC), "{seen}");
+    }
     let never = [&page[..4], &["--color=never", "2>/dev/null"]].concat();
     let Some(seen) = on_a_terminal(("RQSCOPE_TEST", "1"), &never) else { return };
     assert!(seen.contains("rqscope idle") && !seen.contains(ESC), "{seen}");

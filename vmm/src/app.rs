@@ -13,7 +13,7 @@ use clap::Parser;
 use crate::check::CheckId;
 use crate::cli::{Cli, Color, Command};
 use crate::kvm::{HostKvm, Kvm, KvmError};
-use crate::scenario::{BUILTIN, builtin};
+use crate::scenario::{BUILTIN, builtin, hint};
 use crate::session::chain;
 
 /// Why a command ends without a verdict; each kind has an exit code of its own.
@@ -122,9 +122,8 @@ fn scenarios(name: Option<&str>) -> Result<u8, Failure> {
         return Ok(0);
     };
     let Some(b) = builtin(name) else {
-        return Err(Failure::Input(format!(
-            "no built-in scenario is called {name:?}: see `rqscope scenarios`"
-        )));
+        let hint = hint(name, BUILTIN.iter().map(|b| b.name));
+        return Err(Failure::Input(format!("no built-in scenario is called {name:?}; {hint}")));
     };
     out.write_all(b.text.as_bytes())?;
     Ok(0)
@@ -179,8 +178,9 @@ fn color(choice: Color) -> bool {
         Color::Always => true,
         Color::Never => false,
         Color::Auto => {
-            let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-            io::stdout().is_terminal() && !plain
+            let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+            let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+            io::stdout().is_terminal() && !no_color && !dumb
         }
     }
 }

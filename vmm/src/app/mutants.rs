@@ -11,7 +11,7 @@ use crate::kvm::Kvm;
 use crate::machine::FIRMWARE;
 use crate::mutants::{MUTANTS, Mutant, SCENARIO, idle_checks, killers};
 use crate::run::{Planted, pass_on_firmware, pass_on_model};
-use crate::scenario::{Scenario, builtin};
+use crate::scenario::{Scenario, builtin, hint};
 use crate::session::{Asked, Control, PassOutcome};
 use crate::supervise::supervise;
 use crate::trace::Trace;
@@ -23,9 +23,8 @@ const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(10);
 pub fn command(args: &MutantsArgs) -> Result<u8, Failure> {
     for name in &args.names {
         if !MUTANTS.iter().any(|m| m.name == name) {
-            return Err(Failure::Input(format!(
-                "no mutant is called {name:?}: `rqscope mutants` without a name lists all as it runs"
-            )));
+            let hint = hint(name, MUTANTS.iter().map(|m| m.name));
+            return Err(Failure::Input(format!("no mutant is called {name:?}; {hint}")));
         }
     }
     let chosen = |m: &&Mutant| args.names.is_empty() || args.names.iter().any(|n| n == m.name);

@@ -18,6 +18,9 @@ pub enum OutputError {
     /// Something lies in it already.
     #[error("--out {}: not empty; name a new directory or empty this one", .0.display())]
     NotEmpty(PathBuf),
+    /// It is a file.
+    #[error("--out {}: is not a directory; name a new one", .0.display())]
+    NotADirectory(PathBuf),
     /// A file or the directory cannot be made, read or written.
     #[error("--out: {what} {}", path.display())]
     Io {
@@ -40,6 +43,9 @@ impl Output {
     /// Makes the directory, or takes an empty one, and writes `scenario.toml`.
     pub fn create(dir: &Path, scenario: &Scenario) -> Result<Self, OutputError> {
         let fail = |what| move |source| OutputError::Io { what, path: dir.to_path_buf(), source };
+        if fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
+            return Err(OutputError::NotADirectory(dir.to_path_buf()));
+        }
         fs::create_dir_all(dir).map_err(fail("make directory"))?;
         let mut entries = fs::read_dir(dir).map_err(fail("list directory"))?;
         if entries.next().is_some() {

@@ -95,8 +95,7 @@ fn a_steal_counter_that_steps_back_lets_clock_task_run_ahead() {
     steal(&mut h, 20);
     update(&mut h, 1_000, 980, 0, 20);
     let end = h.end();
-    let detail =
-        "the steal counter stepped back by 50 ns and clock_task is ahead of clock by 50 ns";
+    let detail = "since the last update the steal counter fell by 50 ns net and clock_task is ahead of clock by 50 ns";
     end.only(&[(CheckId::ClockTaskNotAhead, 2, 1_000, detail)]);
     let acc = end.measured.accounted;
     assert_eq!((acc.clock_task_ahead_max_ns, acc.steal_ns, acc.steal_dropped_ns), (50, -30, 0));

@@ -53,7 +53,7 @@ pub(super) fn case(id: CheckId) -> (Deed, Deed, u64, u64, &'static str) {
             },
             1,
             1_000,
-            "the steal counter stepped back by 50 ns and clock_task is ahead of clock by 50 ns",
+            "since the last update the steal counter fell by 50 ns net and clock_task is ahead of clock by 50 ns",
         ),
         ClockPelt => (
             |h| h.runs_to(1_000),
