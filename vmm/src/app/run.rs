@@ -133,6 +133,8 @@ impl Work {
     fn run(mut self) -> Result<(RunOutcome, Result<(), Failure>), Failure> {
         let mut kept = Ok(());
         for clock in pass_clocks(&self.outcome.scenario) {
+            self.control.now_ns.store(0, Relaxed);
+            self.control.hits.store(0, Relaxed);
             self.passes_begun.fetch_add(1, Relaxed);
             let (scenario, control) = (&self.outcome.scenario, self.control.clone());
             let none = Planted::default();
