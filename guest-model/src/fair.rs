@@ -155,14 +155,12 @@ impl Kernel {
             }
             let cfs = cfs as usize;
             self.update_curr(cfs);
-            if self.ses[se].on_rq {
-                self.update_load_avg(hw, cfs, se, UPDATE_TG);
-                self.se_update_runnable(se);
-                self.update_cfs_group(se);
-            } else {
-                self.update_load_avg(hw, cfs, se, UPDATE_TG | DO_ATTACH);
-                self.se_update_runnable(se);
-                self.update_cfs_group(se);
+            let queued = self.ses[se].on_rq;
+            let flags = if queued { UPDATE_TG } else { UPDATE_TG | DO_ATTACH };
+            self.update_load_avg(hw, cfs, se, flags);
+            self.se_update_runnable(se);
+            self.update_cfs_group(se);
+            if !queued {
                 self.queue(cfs, se);
             }
             self.cfs_rqs[cfs].h_nr_runnable += 1;
