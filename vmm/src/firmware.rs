@@ -163,8 +163,6 @@ pub struct Handler<I> {
     session: Session<I>,
     view: Introspector,
     pages: ClockPages,
-    has_clock: bool,
-    has_steal: bool,
     ready: bool,
     clock_updates: u64,
 }
@@ -172,15 +170,7 @@ pub struct Handler<I> {
 impl<I: Injections> Handler<I> {
     /// A handler of a guest that is seen through `view` and reads time from `pages`.
     pub fn new(session: Session<I>, view: Introspector, pages: ClockPages) -> Self {
-        Self {
-            session,
-            view,
-            pages,
-            has_clock: false,
-            has_steal: false,
-            ready: false,
-            clock_updates: 0,
-        }
+        Self { session, view, pages, ready: false, clock_updates: 0 }
     }
 
     /// Handles one exit; `args` are `rdi`, `rsi` and `rdx` at the exit.
@@ -220,8 +210,6 @@ impl<I: Injections> Handler<I> {
             Exit::Out { port: port::CONTROL, size: 4, value } => self.control(value, args)?,
             Exit::Wrmsr { index, value } => {
                 self.pages.register(index, value)?;
-                self.has_clock |= index == crate::machine::clock_pages::MSR_KVM_SYSTEM_TIME_NEW;
-                self.has_steal |= index == crate::machine::clock_pages::MSR_KVM_STEAL_TIME;
                 self.pages.publish(self.session.clock())?;
                 Reply::Resume
             }
@@ -272,7 +260,7 @@ impl<I: Injections> Handler<I> {
     }
 
     fn need_clock(&self, port: u16) -> Result<(), GuestError> {
-        if self.has_clock { Ok(()) } else { Err(GuestError::NoClock { port }) }
+        if self.pages.has_clock() { Ok(()) } else { Err(GuestError::NoClock { port }) }
     }
 
     fn control(&mut self, word: u32, [a, b, c]: [u64; 3]) -> Result<Reply, GuestError> {
@@ -280,7 +268,7 @@ impl<I: Injections> Handler<I> {
             control::READY => {
                 self.need_clock(port::CONTROL)?;
                 self.ready = true;
-                if !self.has_steal {
+                if !self.pages.has_steal() {
                     self.session.lacks_steal_clock();
                 }
                 self.view.sanity(self.session.clock().now_ns()).map_err(Stop::View)?;

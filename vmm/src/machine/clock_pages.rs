@@ -112,6 +112,17 @@ impl ClockPages {
         Ok(true)
     }
 
+    /// The guest has a clock page.
+    #[inline]
+    pub fn has_clock(&self) -> bool {
+        self.pvclock.is_some()
+    }
+
+    /// The guest has a steal page.
+    pub fn has_steal(&self) -> bool {
+        self.steal.is_some()
+    }
+
     /// Writes guest time and steal as they are now. The multiplier is 0: the guest's TSC does not
     /// count, and time stands still until the next call.
     #[inline]
