@@ -3,14 +3,13 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use super::run::start_failure;
-use super::{Failure, Place, Stdout, place};
+use super::{Failure, Place, Stdout, place, run};
 use crate::check::{CheckId, NAMES};
 use crate::cli::MutantsArgs;
 use crate::kvm::Kvm;
 use crate::machine::FIRMWARE;
 use crate::mutants::{MUTANTS, Mutant, SCENARIO, idle_checks, killers};
-use crate::run::{Planted, pass_on_firmware, pass_on_model};
+use crate::run::Planted;
 use crate::scenario::{Scenario, builtin, hint};
 use crate::session::{Asked, Control, PassOutcome};
 use crate::supervise::supervise;
@@ -102,13 +101,8 @@ fn pass(
     control: &Arc<Control>,
 ) -> Result<PassOutcome, Failure> {
     let clock = scenario.policy.rate_limit_clock;
-    let (trace, control) = (Trace::hashed(), control.clone());
-    let done = match kvm {
-        Some(kvm) => pass_on_firmware(kvm, FIRMWARE, scenario, clock, planted, trace, control)
-            .map_err(|e| start_failure(&e))?,
-        None => pass_on_model(scenario, clock, planted, trace, control)
-            .map_err(|e| Failure::Input(format!("the guest refuses its boot page: {e:?}")))?,
-    };
+    let machine = kvm.map(|kvm| (kvm, FIRMWARE));
+    let done = run::pass(machine, scenario, clock, planted, Trace::hashed(), control.clone())?;
     Ok(done.0)
 }
 

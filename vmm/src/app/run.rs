@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use guest_model::policy::RateLimitClock;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::output::Output;
@@ -18,7 +19,7 @@ use crate::run::{
     GuestKind, Planted, RunOutcome, Verdict, pass_clocks, pass_on_firmware, pass_on_model,
 };
 use crate::scenario::{BUILTIN, Scenario, builtin, hint};
-use crate::session::{Asked, Control};
+use crate::session::{Asked, Control, PassOutcome};
 use crate::supervise::{Report, supervise};
 use crate::trace::Trace;
 
@@ -137,17 +138,9 @@ impl Work {
             self.control.hits.store(0, Relaxed);
             self.passes_begun.fetch_add(1, Relaxed);
             let (scenario, control) = (&self.outcome.scenario, self.control.clone());
+            let machine = self.kvm.as_ref().map(|kvm| (kvm, self.image.as_slice()));
             let none = Planted::default();
-            let (pass, trace) = match &self.kvm {
-                Some(kvm) => {
-                    let image = &self.image;
-                    pass_on_firmware(kvm, image, scenario, clock, none, self.trace, control)
-                        .map_err(|e| start_failure(&e))?
-                }
-                None => pass_on_model(scenario, clock, none, self.trace, control).map_err(|e| {
-                    Failure::Input(format!("the guest refuses its boot page: {e:?}"))
-                })?,
-            };
+            let (pass, trace) = pass(machine, scenario, clock, none, self.trace, control)?;
             self.trace = trace;
             let over = pass.stopped.is_some();
             self.outcome.passes.push(pass);
@@ -167,8 +160,27 @@ impl Work {
     }
 }
 
+/// One pass on an image in a virtual machine or, without a `machine`, on the model.
+pub(super) fn pass(
+    machine: Option<(&Kvm, &[u8])>,
+    scenario: &Scenario,
+    clock: RateLimitClock,
+    planted: Planted,
+    trace: Trace,
+    control: Arc<Control>,
+) -> Result<(PassOutcome, Trace), Failure> {
+    match machine {
+        Some((kvm, image)) => {
+            pass_on_firmware(kvm, image, scenario, clock, planted, trace, control)
+                .map_err(|e| start_failure(&e))
+        }
+        None => pass_on_model(scenario, clock, planted, trace, control)
+            .map_err(|e| Failure::Input(format!("the guest refuses its boot page: {e:?}"))),
+    }
+}
+
 /// A guest that cannot be started: its image's fault or the host's.
-pub(super) fn start_failure(e: &StartError) -> Failure {
+fn start_failure(e: &StartError) -> Failure {
     match e {
         StartError::Machine(MachineError::Image(_)) | StartError::Introspection(_) => {
             Failure::input(e)
