@@ -65,6 +65,8 @@ pub struct Engine<I> {
     pending: u32,
     /// Lines whose handler runs and has not read its status.
     in_service: u32,
+    /// Lines that the guest's interrupt controller holds back.
+    masked: u32,
     waiting: [Cost; MAX_LINES],
     serving: [Cost; MAX_LINES],
     timer_ns: Option<u64>,
@@ -83,6 +85,7 @@ impl<I: Injections> Engine<I> {
             ledger: Ledger::default(),
             pending: 0,
             in_service: 0,
+            masked: 0,
             waiting: [Cost::default(); MAX_LINES],
             serving: [Cost::default(); MAX_LINES],
             timer_ns: None,
@@ -138,19 +141,40 @@ impl<I: Injections> Engine<I> {
         self.timer_ns = (deadline_ns != 0).then_some(deadline_ns);
     }
 
-    /// An interrupt waits for delivery.
+    /// An interrupt waits and can be delivered.
     #[inline]
     pub fn has_pending(&self) -> bool {
-        self.pending != 0
+        self.pending & !self.masked != 0
+    }
+
+    /// From now on the lines with a bit in `lines` are held back by the guest's interrupt controller;
+    /// what arrives on them waits, as one. Noted in the ledger the first time, but for the timer's line.
+    #[inline]
+    pub fn set_masked(&mut self, lines: u32) {
+        if lines != self.masked {
+            let mut new = lines & !self.masked & !1;
+            while new != 0 {
+                let line = &mut self.ledger.lines[new.trailing_zeros() as usize];
+                line.disabled_at_ns.get_or_insert(self.clock.now_ns());
+                new &= new - 1;
+            }
+            self.masked = lines;
+        }
+    }
+
+    /// Was the interrupt of `line` delivered, and its status not read yet?
+    #[inline]
+    pub fn in_service(&self, line: u16) -> bool {
+        self.in_service >> (line as u32 % u32::BITS) & 1 != 0
     }
 
     /// Takes the interrupt to deliver now, lowest line first; its handler must read its status.
     #[inline]
     pub fn deliver(&mut self, trace: &mut Trace) -> Option<u16> {
-        if self.pending == 0 {
+        if !self.has_pending() {
             return None;
         }
-        let line = self.pending.trailing_zeros() as usize;
+        let line = (self.pending & !self.masked).trailing_zeros() as usize;
         self.pending &= !(1 << line);
         self.in_service |= 1 << line;
         let cost = self.waiting[line];
@@ -195,7 +219,7 @@ impl<I: Injections> Engine<I> {
         loop {
             self.take_due(context, trace);
             let now = self.clock.now_ns();
-            if left == 0 || now >= self.end_ns || (interruptible && self.pending != 0) {
+            if left == 0 || now >= self.end_ns || (interruptible && self.has_pending()) {
                 return want_ns - left;
             }
             let step = left.min(self.next_event_ns() - now);
@@ -210,7 +234,7 @@ impl<I: Injections> Engine<I> {
         loop {
             self.take_due(Context::Idle, trace);
             let now = self.clock.now_ns();
-            if now >= self.end_ns || self.pending != 0 {
+            if now >= self.end_ns || self.has_pending() {
                 return;
             }
             let step = self.next_event_ns() - now;
@@ -414,6 +438,21 @@ mod tests {
         assert_eq!(e.clock().now_ns(), 105);
         e.idle(&mut t);
         assert!(e.finished());
+    }
+
+    #[test]
+    fn a_line_that_the_guest_masks_waits_as_one_and_is_noted_once() {
+        let (mut e, mut t) = engine([irq(10, 3, 5), irq(20, 3, 5), irq(30, 4, 5)]);
+        e.set_masked(1 << 3 | 1);
+        assert_eq!(e.run_for(100, Context::Task, &mut t), 30);
+        assert_eq!((e.deliver(&mut t), e.deliver(&mut t)), (Some(4), None));
+        assert!(e.in_service(4) && !e.in_service(3));
+        assert_eq!((e.ledger().lines[3].disabled_at_ns, e.ledger().lines[0].disabled_at_ns), (Some(0), None));
+        e.set_masked(0);
+        e.set_masked(1 << 3);
+        e.set_masked(0);
+        assert_eq!(e.ledger().lines[3].disabled_at_ns, Some(0));
+        assert_eq!((e.deliver(&mut t), e.ledger().lines[3].coalesced), (Some(3), 1));
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Line {
     pub hardirq_ns: u64,
     /// Softirq work raised, ns.
     pub softirq_raised_ns: u64,
+    /// Guest time at which the line was first seen disabled by the guest, ns.
+    pub disabled_at_ns: Option<u64>,
 }
 
 /// Everything the host injected and every nanosecond that it let pass.

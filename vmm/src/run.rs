@@ -47,7 +47,7 @@ pub fn session(
     let parents = scenario.groups.iter().map(|g| g.parent).collect();
     let off = |id: &&CheckId| !scenario.checks.runs(id.name());
     let setup = Setup {
-        tick_period_ns: scenario.tick.rate.period_ns(),
+        tick_period_ns: Some(scenario.tick.rate.period_ns()),
         offline_ns: scenario.offline_ns,
         policy,
         parents,

@@ -211,10 +211,33 @@ impl<I: Injections> Session<I> {
         self.engine.finished()
     }
 
-    /// An interrupt waits for delivery.
+    /// An interrupt waits and can be delivered.
     #[inline]
     pub fn has_pending(&self) -> bool {
         self.engine.has_pending()
+    }
+
+    /// The lines that the guest's interrupt controller holds back from now on.
+    #[inline]
+    pub fn set_masked(&mut self, lines: u32) {
+        self.engine.set_masked(lines);
+    }
+
+    /// Was the interrupt of `line` delivered, and its status not read yet?
+    #[inline]
+    pub fn in_service(&self, line: u16) -> bool {
+        self.engine.in_service(line)
+    }
+
+    /// Softirq work that interrupts raised and that is not done, ns.
+    #[inline]
+    pub fn softirq_left_ns(&self) -> u64 {
+        self.engine.ledger().softirq_left_ns().max(0) as u64
+    }
+
+    /// The guest's scheduler tick begins.
+    pub fn tick_begins(&mut self) {
+        self.checks.tick(self.engine.clock().now_ns());
     }
 
     /// Arms the guest's timer; 0 disarms it.
@@ -249,7 +272,7 @@ impl<I: Injections> Session<I> {
     /// time, and whether ksoftirqd runs is read from the guest.
     pub fn softirq<V: GuestView>(&mut self, view: &V, want_ns: u32) -> Result<u32, Stop<V::Error>> {
         let curr = view.curr_pid().map_err(Stop::View)?;
-        let left_ns = self.engine.ledger().softirq_left_ns().max(0) as u64;
+        let left_ns = self.softirq_left_ns();
         self.checks.softirq_wanted(self.engine.clock().now_ns(), want_ns.into(), left_ns);
         let context =
             if curr == u32::from(KSOFTIRQD_PID) { Context::Ksoftirqd } else { Context::Softirq };
@@ -270,7 +293,7 @@ impl<I: Injections> Session<I> {
     #[inline]
     pub fn idle<V: GuestView>(&mut self, view: &V) -> Result<(), Stop<V::Error>> {
         self.outside_irq(view)?;
-        let left_ns = self.engine.ledger().softirq_left_ns().max(0) as u64;
+        let left_ns = self.softirq_left_ns();
         self.checks.halted(self.engine.clock().now_ns(), left_ns);
         self.engine.idle(&mut self.trace);
         Ok(())

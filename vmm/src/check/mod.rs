@@ -200,8 +200,8 @@ pub struct Setup {
     pub policy: Policy,
     /// Each group's parent; the root is its own.
     pub parents: Vec<u16>,
-    /// Distance of two ticks, ns.
-    pub tick_period_ns: u64,
+    /// Distance of two ticks, ns; `None` if the guest's ticks are announced with [`Checks::tick`].
+    pub tick_period_ns: Option<u64>,
     /// Guest time from which the CPU is to be offline, ns.
     pub offline_ns: Option<u64>,
     /// Checks that the scenario leaves out.
@@ -253,18 +253,18 @@ pub struct Checks {
 /// When the guest's ticks are due, from the period alone.
 #[derive(Debug)]
 struct Ticks {
-    period_ns: u64,
+    period_ns: Option<u64>,
     next_ns: u64,
 }
 
 impl Ticks {
     /// Is a tick due at `at_ns`? Then the next one is in the future.
     fn take_due(&mut self, at_ns: u64) -> bool {
-        if at_ns < self.next_ns {
+        let Some(period_ns) = self.period_ns.filter(|_| at_ns >= self.next_ns) else {
             return false;
-        }
-        let missed = (at_ns - self.next_ns) / self.period_ns;
-        self.next_ns = self.next_ns.saturating_add((missed + 1).saturating_mul(self.period_ns));
+        };
+        let missed = (at_ns - self.next_ns) / period_ns;
+        self.next_ns = self.next_ns.saturating_add((missed + 1).saturating_mul(period_ns));
         true
     }
 }
@@ -281,7 +281,10 @@ impl Checks {
                 setup.offline_ns,
             ),
             psi: psi::PsiChecks::new(setup.policy.psi_zero_delta, setup.parents),
-            ticks: Ticks { period_ns: setup.tick_period_ns, next_ns: setup.tick_period_ns },
+            ticks: Ticks {
+                period_ns: setup.tick_period_ns,
+                next_ns: setup.tick_period_ns.unwrap_or(0),
+            },
         }
     }
 
@@ -302,9 +305,14 @@ impl Checks {
     /// The handler of the timer has spent its cost, at `at_ns`: a tick that is due follows.
     pub fn timer_handled(&mut self, at_ns: u64) {
         if self.ticks.take_due(at_ns) {
-            self.psi.tick_is_due();
-            self.tg.tick_is_due(at_ns);
+            self.tick(at_ns);
         }
+    }
+
+    /// The guest's scheduler tick begins, at `at_ns`.
+    pub fn tick(&mut self, at_ns: u64) {
+        self.psi.tick_is_due();
+        self.tg.tick_is_due(at_ns);
     }
 
     /// A task is about to run, or the CPU to halt: no interrupt is being handled, so all of the

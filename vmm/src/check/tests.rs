@@ -136,7 +136,7 @@ fn a_run_that_was_stopped_is_judged_by_the_ledger_alone_at_its_end() {
 
 #[test]
 fn a_tick_is_due_once_per_period_however_late_it_comes() {
-    let mut ticks = Ticks { period_ns: 100, next_ns: 100 };
+    let mut ticks = Ticks { period_ns: Some(100), next_ns: 100 };
     for (at_ns, due) in [
         (0, false),
         (99, false),
@@ -159,11 +159,11 @@ fn a_tick_is_due_once_per_period_however_late_it_comes() {
 #[test]
 fn ticks_at_the_end_of_time_do_not_wrap() {
     for period_ns in [1, 3, u64::MAX / 2, u64::MAX] {
-        let mut ticks = Ticks { period_ns, next_ns: period_ns };
+        let mut ticks = Ticks { period_ns: Some(period_ns), next_ns: period_ns };
         assert!(ticks.take_due(u64::MAX));
         assert_eq!(ticks.next_ns, u64::MAX);
     }
-    let mut ticks = Ticks { period_ns: 1_000, next_ns: 1_000 };
+    let mut ticks = Ticks { period_ns: Some(1_000), next_ns: 1_000 };
     assert!(ticks.take_due(1 << 62));
     assert_eq!(ticks.next_ns, 4_611_686_018_427_388_000);
     assert!(!ticks.take_due(4_611_686_018_427_387_999));

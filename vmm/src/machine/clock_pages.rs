@@ -23,7 +23,10 @@ const PVCLOCK_TSC_STABLE_BIT: u8 = 1;
 /// Offsets in `struct pvclock_vcpu_time_info` (32 bytes).
 mod pvclock {
     pub const VERSION: u64 = 0;
+    pub const TSC_TIMESTAMP: u64 = 8;
     pub const SYSTEM_TIME: u64 = 16;
+    pub const TSC_TO_SYSTEM_MUL: u64 = 24;
+    pub const TSC_SHIFT: u64 = 28;
     pub const FLAGS: u64 = 29;
     pub const SIZE: u64 = 32;
     pub const ALIGN: u64 = 4;
@@ -67,19 +70,109 @@ pub enum ClockPageError {
     },
 }
 
-/// Where the pages are.
+/// Where the pages are, and what they show at guest time 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockPagesState {
+    /// Guest physical address of the pvclock page.
+    pub pvclock: Option<u64>,
+    /// Guest physical address of the steal page.
+    pub steal: Option<u64>,
+    /// Version that was written last.
+    pub version: u32,
+    /// `system_time` at guest time 0, ns.
+    pub origin_ns: u64,
+    /// The steal counter when nothing has been stolen yet, ns.
+    pub steal_origin_ns: u64,
+}
+
+/// How a guest with real time derives it from the TSC: `system_time` is `origin_ns` at `tsc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TscScale {
+    /// TSC ticks a millisecond.
+    pub khz: u32,
+    /// The guest's TSC at the origin.
+    pub tsc: u64,
+    /// Guest time at the origin, ns.
+    pub origin_ns: u64,
+}
+
+impl TscScale {
+    /// `tsc_to_system_mul` and `tsc_shift`: time is `(ticks shifted by shift) * mul >> 32`
+    /// (`pvclock_scale_delta()`, arch/x86/include/asm/pvclock.h).
+    fn mul_shift(self) -> (u32, i8) {
+        // ns a tick, as a 32.32 fixed-point number that is normalised to [0.5, 1).
+        let mut ratio = (1_000_000u128 << 64) / u128::from(self.khz.max(1));
+        let mut shift = 0i8;
+        while ratio >= 1 << 64 {
+            ratio >>= 1;
+            shift += 1;
+        }
+        while ratio < 1 << 63 {
+            ratio <<= 1;
+            shift -= 1;
+        }
+        ((ratio >> 32) as u32, shift)
+    }
+
+    /// Guest time when the guest's TSC is `tsc`, as the guest itself computes it, ns.
+    pub fn system_time_ns(self, tsc: u64) -> u64 {
+        let (mul, shift) = self.mul_shift();
+        let ticks = u128::from(tsc.saturating_sub(self.tsc));
+        let ticks = if shift < 0 { ticks >> -shift } else { ticks << shift };
+        self.origin_ns.wrapping_add((ticks * u128::from(mul) >> 32) as u64)
+    }
+}
+
+/// Writes the pages.
 #[derive(Debug)]
 pub struct ClockPages {
     memory: GuestMemoryMmap,
-    pvclock: Option<u64>,
-    steal: Option<u64>,
-    version: u32,
+    state: ClockPagesState,
 }
 
 impl ClockPages {
-    /// No page is registered yet.
+    /// No page is registered yet; guest time 0 is 0 on the pages.
     pub fn new(memory: GuestMemoryMmap) -> Self {
-        Self { memory, pvclock: None, steal: None, version: 0 }
+        Self::restore(memory, ClockPagesState::default())
+    }
+
+    /// Pages that a guest registered before.
+    pub fn restore(memory: GuestMemoryMmap, state: ClockPagesState) -> Self {
+        Self { memory, state }
+    }
+
+    /// Where the pages are.
+    pub fn state(&self) -> ClockPagesState {
+        self.state
+    }
+
+    /// What the pages show at guest time 0 from now on.
+    pub fn set_origin(&mut self, origin_ns: u64, steal_origin_ns: u64) {
+        self.state.origin_ns = origin_ns;
+        self.state.steal_origin_ns = steal_origin_ns;
+    }
+
+    /// Lets the clock page run with the TSC: for a guest that boots in real time, and divides by the
+    /// multiplier.
+    pub fn run_with_tsc(&mut self, scale: TscScale) -> Result<(), ClockPageError> {
+        let Some(page) = self.state.pvclock else { return Ok(()) };
+        let (mul, shift) = scale.mul_shift();
+        self.state.version = self.state.version.wrapping_add(2);
+        let write = |at: u64, value: u32| self.write(page + at, value);
+        write(pvclock::VERSION, self.state.version.wrapping_sub(1))?;
+        self.write(page + pvclock::TSC_TIMESTAMP, scale.tsc)?;
+        self.write(page + pvclock::SYSTEM_TIME, scale.origin_ns)?;
+        write(pvclock::TSC_TO_SYSTEM_MUL, mul)?;
+        self.write(page + pvclock::TSC_SHIFT, shift)?;
+        write(pvclock::VERSION, self.state.version)
+    }
+
+    /// Stops the clock page: from the next [`ClockPages::publish`] on it shows what is published.
+    pub fn freeze(&mut self) -> Result<(), ClockPageError> {
+        let Some(page) = self.state.pvclock else { return Ok(()) };
+        self.write(page + pvclock::TSC_TO_SYSTEM_MUL, 0u32)?;
+        self.write(page + pvclock::TSC_SHIFT, 0i8)?;
+        self.write(page + pvclock::TSC_TIMESTAMP, 0u64)
     }
 
     /// The guest wrote `value` to `msr`; true if it is one of the clock registers. The wall clock is
@@ -90,21 +183,21 @@ impl ClockPages {
             MSR_KVM_WALL_CLOCK_NEW => {}
             MSR_KVM_SYSTEM_TIME_NEW => {
                 let address = value & !ENABLED;
-                self.pvclock = None;
+                self.state.pvclock = None;
                 if enabled {
                     self.check("clock", msr, address, pvclock::ALIGN, pvclock::SIZE)?;
                     self.write(address, [0u64; pvclock::SIZE as usize / 8])?;
                     self.write(address + pvclock::FLAGS, PVCLOCK_TSC_STABLE_BIT)?;
-                    self.pvclock = Some(address);
+                    self.state.pvclock = Some(address);
                 }
             }
             MSR_KVM_STEAL_TIME => {
                 let address = value & !ENABLED;
-                self.steal = None;
+                self.state.steal = None;
                 if enabled {
                     self.check("steal", msr, address, steal::ALIGN, steal::SIZE)?;
                     self.write(address, [0u64; steal::SIZE as usize / 8])?;
-                    self.steal = Some(address);
+                    self.state.steal = Some(address);
                 }
             }
             _ => return Ok(false),
@@ -115,26 +208,28 @@ impl ClockPages {
     /// The guest has a clock page.
     #[inline]
     pub fn has_clock(&self) -> bool {
-        self.pvclock.is_some()
+        self.state.pvclock.is_some()
     }
 
     /// The guest has a steal page.
     pub fn has_steal(&self) -> bool {
-        self.steal.is_some()
+        self.state.steal.is_some()
     }
 
     /// Writes guest time and steal as they are now. The multiplier is 0: the guest's TSC does not
     /// count, and time stands still until the next call.
     #[inline]
     pub fn publish(&mut self, clock: &GuestClock) -> Result<(), ClockPageError> {
-        self.version = self.version.wrapping_add(2);
-        if let Some(page) = self.pvclock {
+        self.state.version = self.state.version.wrapping_add(2);
+        if let Some(page) = self.state.pvclock {
             use pvclock::{SIZE, SYSTEM_TIME, VERSION};
-            self.update(page, SIZE, VERSION, SYSTEM_TIME, clock.page_system_time_ns())?;
+            let now_ns = self.state.origin_ns.wrapping_add(clock.page_system_time_ns());
+            self.update(page, SIZE, VERSION, SYSTEM_TIME, now_ns)?;
         }
-        if let Some(page) = self.steal {
+        if let Some(page) = self.state.steal {
             use steal::{SIZE, STEAL, VERSION};
-            self.update(page, SIZE, VERSION, STEAL, clock.page_steal_ns())?;
+            let steal_ns = self.state.steal_origin_ns.wrapping_add(clock.page_steal_ns());
+            self.update(page, SIZE, VERSION, STEAL, steal_ns)?;
         }
         Ok(())
     }
@@ -153,9 +248,9 @@ impl ClockPages {
         let write = || {
             let page = self.memory.get_slice(GuestAddress(page), size as usize)?;
             let version = page.get_ref::<u32>(version_at as usize)?;
-            version.store(self.version.wrapping_sub(1));
+            version.store(self.state.version.wrapping_sub(1));
             page.get_ref::<u64>(value_at as usize)?.store(value);
-            version.store(self.version);
+            version.store(self.state.version);
             Ok(())
         };
         write().map_err(|source| ClockPageError::Write { address: page, source })
@@ -213,6 +308,28 @@ mod tests {
         let read = |at: u64| p.memory.read_obj::<u64>(GuestAddress(at)).unwrap();
         assert_eq!((read(0x1000) as u32, read(0x1010), read(0x1018)), (2, 1234, 1 << 40));
         assert_eq!((read(0x2000), read(0x2008) as u32), (u64::MAX, 2));
+    }
+
+    #[test]
+    fn a_page_that_runs_with_the_tsc_shows_what_the_guest_computes_from_it() {
+        for khz in [1_000, 999_999, 1_000_000, 2_445_406, 5_000_001, u32::MAX] {
+            let scale = TscScale { khz, tsc: 77, origin_ns: 5 };
+            // A second of ticks, to the precision of a 32-bit multiplier.
+            let ns = scale.system_time_ns(77 + u64::from(khz) * 1000) - 5;
+            assert!(ns.abs_diff(1_000_000_000) <= 1, "{khz} kHz: {ns} ns");
+            assert!(scale.mul_shift().0 >= 1 << 31);
+        }
+        let mut p = pages();
+        p.register(MSR_KVM_SYSTEM_TIME_NEW, 0x1000 | 1).unwrap();
+        p.run_with_tsc(TscScale { khz: 1_000_000, tsc: 9, origin_ns: 8 }).unwrap();
+        let read = |p: &ClockPages, at: u64| p.memory.read_obj::<u64>(GuestAddress(at)).unwrap();
+        assert_eq!((read(&p, 0x1008), read(&p, 0x1010)), (9, 8));
+        // One tick is 1 ns: half of 2^32, shifted by one.
+        assert_eq!(read(&p, 0x1018), 1 << 40 | 1 << 32 | 1 << 31);
+        p.freeze().unwrap();
+        p.set_origin(100, 50);
+        p.publish(&GuestClock::new(HostFault::None)).unwrap();
+        assert_eq!((read(&p, 0x1010), read(&p, 0x1018)), (100, 1 << 40));
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn session() -> Session<List> {
             fault: Fault::None,
         },
         parents: PARENTS.into(),
-        tick_period_ns: 1_000_000,
+        tick_period_ns: Some(1_000_000),
         offline_ns: None,
         off: vec![],
     };

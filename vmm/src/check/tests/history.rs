@@ -51,7 +51,7 @@ impl History {
         let setup = Setup {
             policy,
             parents: PARENTS.into(),
-            tick_period_ns: 1_000_000,
+            tick_period_ns: Some(1_000_000),
             offline_ns: Some(OFFLINE_NS),
             off: off.into(),
         };
