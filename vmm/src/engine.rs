@@ -447,7 +447,10 @@ mod tests {
         assert_eq!(e.run_for(100, Context::Task, &mut t), 30);
         assert_eq!((e.deliver(&mut t), e.deliver(&mut t)), (Some(4), None));
         assert!(e.in_service(4) && !e.in_service(3));
-        assert_eq!((e.ledger().lines[3].disabled_at_ns, e.ledger().lines[0].disabled_at_ns), (Some(0), None));
+        assert_eq!(
+            (e.ledger().lines[3].disabled_at_ns, e.ledger().lines[0].disabled_at_ns),
+            (Some(0), None)
+        );
         e.set_masked(0);
         e.set_masked(1 << 3);
         e.set_masked(0);
