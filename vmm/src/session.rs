@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use guest_model::policy::{Fault, Policy};
 use guest_model::wire::KSOFTIRQD_PID;
 
-use crate::check::{CheckResult, Checks, Final, Measured, Setup};
+use crate::check::{CheckId, CheckResult, Checks, Final, Measured, Setup};
 use crate::clock::GuestClock;
 use crate::engine::{Engine, EngineError, Injections};
 use crate::kvm::VcpuKick;
@@ -202,7 +202,20 @@ impl<I: Injections> Session<I> {
     /// The guest has no steal clock.
     pub fn lacks_steal_clock(&mut self) {
         self.has_steal_clock = false;
-        self.checks.lacks_steal_clock();
+        self.checks.lacks(&[CheckId::StealAccounted]);
+    }
+
+    /// The guest lacks what these checks are about.
+    pub fn lacks(&mut self, ids: &[CheckId]) {
+        self.checks.lacks(ids);
+    }
+
+    /// The guest has run before guest time 0: what it holds by now is where the checks start from.
+    pub fn begin<V: GuestView>(&mut self, view: &V) -> Result<(), Stop<V::Error>> {
+        for group in 0..self.groups {
+            self.checks.begin(&view.cfs_rq(group).map_err(Stop::View)?);
+        }
+        Ok(())
     }
 
     /// Guest time is up.

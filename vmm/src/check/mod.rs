@@ -288,18 +288,20 @@ impl Checks {
         }
     }
 
-    /// The guest has no steal clock: what is about it is not built in.
-    pub fn lacks_steal_clock(&mut self) {
-        let row = &mut self.board.rows[CheckId::StealAccounted as usize];
-        if row.status != Status::Off {
-            *row = CheckResult {
-                status: Status::NotBuiltIn,
-                evaluated: 0,
-                failures: 0,
-                first: None,
-                ..*row
-            };
+    /// The guest lacks what `ids` are about: they are not built in.
+    pub fn lacks(&mut self, ids: &[CheckId]) {
+        for &id in ids {
+            let row = &mut self.board.rows[id as usize];
+            if row.status != Status::Off {
+                let status = Status::NotBuiltIn;
+                *row = CheckResult { id, status, evaluated: 0, failures: 0, first: None };
+            }
         }
+    }
+
+    /// The guest has run before: what it has published by then counts.
+    pub fn begin(&mut self, cfs_rq: &CfsRqView) {
+        self.tg.begin(cfs_rq);
     }
 
     /// The handler of the timer has spent its cost, at `at_ns`: a tick that is due follows.

@@ -43,7 +43,7 @@ fn a_check_that_is_off_stays_off_whatever_happens() {
     for &id in CheckId::ALL {
         let mut h = History::without(RateLimitClock::RqClock, PsiZeroDelta::Skip, &[id]);
         case(id).1(&mut h);
-        h.checks.lacks_steal_clock();
+        h.checks.lacks(&[CheckId::StealAccounted]);
         let end = h.end();
         let off = CheckResult { id, status: Status::Off, evaluated: 0, failures: 0, first: None };
         assert_eq!(end.result(id), &off);
@@ -56,7 +56,7 @@ fn without_a_steal_clock_the_check_of_steal_is_not_built_in_and_what_it_found_is
     let mut h = History::new();
     h.mark.steal_ns = 40;
     h.runs_to(1_000);
-    h.checks.lacks_steal_clock();
+    h.checks.lacks(&[CheckId::StealAccounted]);
     h.runs_to(2_000);
     let end = h.end();
     end.holds();

@@ -129,6 +129,14 @@ impl TgChecks {
         }
     }
 
+    /// A group has this at guest time 0. A load that it has by then was asked for before.
+    pub(super) fn begin(&mut self, cfs_rq: &CfsRqView) {
+        if let Some(g) = self.groups.get_mut(cfs_rq.group as usize) {
+            g.published_ns = cfs_rq.last_update_tg_load_avg_ns;
+            g.calls = u64::from(cfs_rq.load_avg != 0);
+        }
+    }
+
     /// A tick is handled at `at_ns`.
     pub(super) fn tick_is_due(&mut self, at_ns: u64) {
         self.going_offline = !self.offline && self.offline_ns.is_some_and(|due| at_ns >= due);
