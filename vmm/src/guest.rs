@@ -137,6 +137,7 @@ pub fn unhandled(exit: Exit) -> GuestError {
         Exit::InternalError { suberror, data0 } => GuestError::Internal { suberror, data0 },
         Exit::FailEntry { reason, cpu } => GuestError::FailEntry { reason, cpu },
         Exit::Other(name) => GuestError::Unexpected(name),
+        Exit::InterruptWindow => GuestError::Unexpected("KVM_EXIT_IRQ_WINDOW_OPEN"),
         Exit::Hlt | Exit::Wrmsr { .. } | Exit::Rdmsr { .. } | Exit::Interrupted => {
             GuestError::Unexpected("an exit that is handled elsewhere")
         }

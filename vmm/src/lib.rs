@@ -1,9 +1,11 @@
 //! rqscope: owns a guest's time, injects interrupts and steal, reads the guest's run queue from
 //! outside and judges its clock accounting.
 pub mod app;
+pub mod boot;
 pub mod check;
 pub mod cli;
 pub mod clock;
+pub mod elf;
 pub mod engine;
 pub mod firmware;
 pub mod guest;

@@ -49,6 +49,9 @@ pub enum KvmError {
     /// The CPUID that KVM supports cannot be read.
     #[error("read the supported CPUID (KVM_GET_SUPPORTED_CPUID): {0}")]
     SupportedCpuid(io::Error),
+    /// The list of MSRs cannot be read.
+    #[error("list the MSRs of a vCPU (KVM_GET_MSR_INDEX_LIST): {0}")]
+    MsrList(io::Error),
 }
 
 /// One capability of this host's KVM.
@@ -147,8 +150,19 @@ impl Kvm {
         sets > 0 && sets as u32 & kvm_bindings::KVM_SYNC_X86_REGS != 0
     }
 
-    pub(super) fn supported_cpuid(&self) -> &CpuId {
+    /// The CPUID that this KVM and its processor can give a guest (KVM API 4.46).
+    pub fn supported_cpuid(&self) -> &CpuId {
         &self.cpuid
+    }
+
+    /// The MSRs that make up a vCPU's state (KVM API 4.3, `KVM_GET_MSR_INDEX_LIST`).
+    pub(super) fn msr_indices(&self) -> Result<Vec<u32>, KvmError> {
+        let list = self.device.get_msr_index_list().map_err(|e| KvmError::MsrList(e.into()))?;
+        Ok(list.as_slice().to_vec())
+    }
+
+    pub(super) fn has(&self, cap: Cap) -> bool {
+        self.device.check_extension(cap)
     }
 
     pub(super) fn create_vm(&self) -> Result<VmFd, KvmError> {

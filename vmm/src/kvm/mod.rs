@@ -9,11 +9,13 @@
 mod device;
 mod host;
 mod kick;
+mod state;
 mod vcpu;
 mod vm;
 
 pub use device::{Capability, Kvm, KvmError};
 pub use host::HostKvm;
 pub use kick::VcpuKick;
+pub use state::{StateError, VcpuState};
 pub use vcpu::{Exit, FailedInstruction, Vcpu, VcpuError};
 pub use vm::{FILTERED_MSRS, Vm, VmError};

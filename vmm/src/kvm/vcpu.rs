@@ -6,7 +6,7 @@
 use std::io;
 use std::ptr::NonNull;
 
-use kvm_bindings::{KVM_INTERNAL_ERROR_EMULATION, kvm_interrupt, kvm_regs, kvm_sregs};
+use kvm_bindings::{CpuId, KVM_INTERNAL_ERROR_EMULATION, kvm_interrupt, kvm_regs, kvm_sregs};
 use kvm_bindings::{
     KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES as INSTRUCTION_BYTES, KVMIO,
 };
@@ -49,11 +49,14 @@ pub enum Exit {
         /// What was written.
         value: u64,
     },
-    /// A read of one of [`super::FILTERED_MSRS`]; reads as 0.
+    /// A read of one of [`super::FILTERED_MSRS`]; reads as 0 unless [`Vcpu::answer_rdmsr`] says
+    /// otherwise before the next run.
     Rdmsr {
         /// Register.
         index: u32,
     },
+    /// The guest can take an interrupt, as asked with [`Vcpu::request_interrupt_window`].
+    InterruptWindow,
     /// [`VcpuKick::kick`] or another signal.
     Interrupted,
     /// Triple fault.
@@ -72,7 +75,8 @@ pub enum Exit {
         /// Host CPU.
         cpu: u32,
     },
-    /// An access outside guest memory.
+    /// An access outside guest memory. A read reads as 0 unless [`Vcpu::answer_mmio`] says otherwise
+    /// before the next run.
     Mmio {
         /// Guest physical address.
         address: u64,
@@ -128,8 +132,11 @@ pub enum VcpuError {
         source: io::Error,
     },
     /// An answer was given where the last exit asked for none.
-    #[error("answer an in: the last exit asked for none")]
-    NothingToAnswer,
+    #[error("answer {what}: the last exit asked for none")]
+    NothingToAnswer {
+        /// What the answer is to.
+        what: &'static str,
+    },
     /// KVM placed an exit's data outside of the shared page.
     #[error(
         "answer an in: data at {offset:#x}, {size} bytes, is outside of kvm_run ({run_size:#x} bytes)"
@@ -142,6 +149,12 @@ pub enum VcpuError {
         /// The page's size.
         run_size: usize,
     },
+    /// What the last exit began has more than one part.
+    #[error("complete the last exit: expected no other, got {exit:x?}")]
+    Incomplete {
+        /// The exit.
+        exit: Exit,
+    },
     /// The kick signal has no handler.
     #[error("install the handler of signal {signal}")]
     KickSignal {
@@ -152,13 +165,24 @@ pub enum VcpuError {
     },
 }
 
+/// What an exit wants answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pending {
+    /// An `in`; where its answer goes in the shared page, and bytes.
+    In { offset: u64, size: u8 },
+    /// A read outside of memory.
+    MmioRead,
+    /// A read of a filtered MSR.
+    Rdmsr,
+}
+
 /// A virtual processor.
 #[derive(Debug)]
 pub struct Vcpu {
-    fd: VcpuFd,
+    pub(super) fd: VcpuFd,
     run_size: usize,
-    /// Where the last exit's `in` takes its answer in the shared page: offset and bytes.
-    pending_in: Option<(u64, u8)>,
+    /// What the last exit wants answered.
+    pending: Option<Pending>,
     /// Registers are in the shared page after each exit.
     sync_regs: bool,
     /// Without sync regs: the registers, once read after an exit.
@@ -174,12 +198,13 @@ impl Vcpu {
         kvm: &Kvm,
         run_size: usize,
         memory: GuestMemoryMmap,
+        cpuid: &CpuId,
     ) -> Result<Self, VcpuError> {
-        fd.set_cpuid2(kvm.supported_cpuid()).map_err(|e| VcpuError::Cpuid(e.into()))?;
+        fd.set_cpuid2(cpuid).map_err(|e| VcpuError::Cpuid(e.into()))?;
         let mut vcpu = Self {
             fd,
             run_size,
-            pending_in: None,
+            pending: None,
             sync_regs: kvm.has_sync_regs(),
             regs: None,
             kick: VcpuKick::default(),
@@ -194,7 +219,7 @@ impl Vcpu {
     /// Runs the guest until something needs the host (KVM API 4.10). What the last exit asked for is
     /// completed first, then a queued interrupt is delivered.
     pub fn run(&mut self) -> Result<Exit, VcpuError> {
-        self.pending_in = None;
+        self.pending = None;
         self.regs = None;
         let exit = match self.fd.run() {
             Ok(VcpuExit::IoIn(port, data)) => Exit::In { port, size: data.len() as u8 },
@@ -209,10 +234,12 @@ impl Vcpu {
             Ok(VcpuExit::X86Rdmsr(msr)) => {
                 *msr.error = 0;
                 *msr.data = 0;
+                self.pending = Some(Pending::Rdmsr);
                 Exit::Rdmsr { index: msr.index }
             }
             Ok(VcpuExit::MmioRead(address, data)) => {
                 data.fill(0);
+                self.pending = Some(Pending::MmioRead);
                 Exit::Mmio { address, size: data.len() as u8, written: None }
             }
             Ok(VcpuExit::MmioWrite(address, data)) => {
@@ -222,6 +249,7 @@ impl Vcpu {
             Ok(VcpuExit::Shutdown) => Exit::Shutdown,
             Ok(VcpuExit::FailEntry(reason, cpu)) => Exit::FailEntry { reason, cpu },
             Ok(VcpuExit::InternalError) => return Ok(self.internal_error()),
+            Ok(VcpuExit::IrqWindowOpen) => Exit::InterruptWindow,
             Ok(VcpuExit::Intr) => Exit::Interrupted,
             Ok(other) => Exit::Other(reason_name(&other)),
             Err(e) if e.errno() == libc::EINTR => {
@@ -244,7 +272,7 @@ impl Vcpu {
             return Exit::Other("string port I/O");
         }
         if matches!(exit, Exit::In { .. }) {
-            self.pending_in = Some((io.data_offset, io.size));
+            self.pending = Some(Pending::In { offset: io.data_offset, size: io.size });
         }
         exit
     }
@@ -277,8 +305,8 @@ impl Vcpu {
 
     /// What an [`Exit::In`] reads; bytes above its size are cut off.
     pub fn answer_in(&mut self, value: u32) -> Result<(), VcpuError> {
-        let Some((offset, size)) = self.pending_in else {
-            return Err(VcpuError::NothingToAnswer);
+        let Some(Pending::In { offset, size }) = self.pending else {
+            return Err(VcpuError::NothingToAnswer { what: "an in" });
         };
         let size_bytes = usize::from(size).min(size_of_val(&value));
         let end = offset.checked_add(size_bytes as u64);
@@ -293,6 +321,44 @@ impl Vcpu {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), run.add(offset as usize), size_bytes);
         }
         Ok(())
+    }
+
+    /// What an [`Exit::Mmio`] of a read reads; bytes above its size are cut off.
+    pub fn answer_mmio(&mut self, value: u64) -> Result<(), VcpuError> {
+        if self.pending != Some(Pending::MmioRead) {
+            return Err(VcpuError::NothingToAnswer { what: "a read outside of memory" });
+        }
+        // All eight bytes of the field; KVM takes as many as the access has.
+        self.fd.get_kvm_run().__bindgen_anon_1.mmio.data = value.to_le_bytes();
+        Ok(())
+    }
+
+    /// What an [`Exit::Rdmsr`] reads.
+    pub fn answer_rdmsr(&mut self, value: u64) -> Result<(), VcpuError> {
+        if self.pending != Some(Pending::Rdmsr) {
+            return Err(VcpuError::NothingToAnswer { what: "an rdmsr" });
+        }
+        self.fd.get_kvm_run().__bindgen_anon_1.msr.data = value;
+        Ok(())
+    }
+
+    /// Asks for an [`Exit::InterruptWindow`] as soon as the guest can take an interrupt, at every run
+    /// until told otherwise (KVM API 5, `request_interrupt_window`).
+    pub fn request_interrupt_window(&mut self, wanted: bool) {
+        self.fd.get_kvm_run().request_interrupt_window = wanted.into();
+    }
+
+    /// Completes what the last exit began, without running the guest, so that the registers are those
+    /// behind the instruction (KVM API 5, `immediate_exit`). A port or memory access is half done until
+    /// then, and its other half is in no state that can be saved.
+    ///
+    /// A kick that arrives meanwhile is swallowed: look at what it was for.
+    pub fn complete(&mut self) -> Result<(), VcpuError> {
+        self.kick_handle()?.kick();
+        match self.run()? {
+            Exit::Interrupted => Ok(()),
+            exit => Err(VcpuError::Incomplete { exit }),
+        }
     }
 
     /// Can [`Vcpu::interrupt`] be called now? True if the guest has interrupts on and KVM holds no
@@ -322,8 +388,8 @@ impl Vcpu {
         Ok(())
     }
 
-    /// The general registers at the last exit: from the shared page, or by an ioctl the first time
-    /// after an exit where KVM cannot share them.
+    /// The general registers, as the last exit left them or [`Vcpu::set_regs`] set them: from the shared
+    /// page, or by an ioctl the first time after an exit where KVM cannot share them.
     pub fn regs(&mut self) -> Result<kvm_regs, VcpuError> {
         if self.sync_regs {
             // SAFETY: KVM fills this member at each exit, as asked with kvm_valid_regs; before the
@@ -352,6 +418,9 @@ impl Vcpu {
     pub fn set_regs(&mut self, regs: &kvm_regs) -> Result<(), VcpuError> {
         let operation = "set the general registers (KVM_SET_REGS)";
         self.regs = None;
+        if self.sync_regs {
+            self.fd.get_kvm_run().s.regs.regs = *regs;
+        }
         self.fd.set_regs(regs).map_err(|e| VcpuError::Registers { operation, source: e.into() })
     }
 
@@ -389,7 +458,6 @@ fn reason_name(exit: &VcpuExit) -> &'static str {
     match exit {
         VcpuExit::Unknown => "KVM_EXIT_UNKNOWN",
         VcpuExit::Exception => "KVM_EXIT_EXCEPTION",
-        VcpuExit::IrqWindowOpen => "KVM_EXIT_IRQ_WINDOW_OPEN",
         VcpuExit::Hypercall(_) => "KVM_EXIT_HYPERCALL",
         VcpuExit::Debug(_) => "KVM_EXIT_DEBUG",
         VcpuExit::SetTpr => "KVM_EXIT_SET_TPR",

@@ -4,7 +4,7 @@
 use std::io;
 
 use kvm_bindings::{
-    KVM_CAP_X86_USER_SPACE_MSR, KVM_MSR_EXIT_REASON_FILTER, kvm_enable_cap,
+    CpuId, KVM_CAP_X86_USER_SPACE_MSR, KVM_MSR_EXIT_REASON_FILTER, kvm_enable_cap,
     kvm_userspace_memory_region,
 };
 use kvm_ioctls::{MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VmFd};
@@ -114,7 +114,12 @@ impl Vm {
 
     /// The machine's processor, with every CPUID feature that KVM supports.
     pub fn create_vcpu(&self, kvm: &Kvm) -> Result<Vcpu, VcpuError> {
+        self.create_vcpu_with(kvm, kvm.supported_cpuid())
+    }
+
+    /// The machine's processor, with the CPUID `cpuid`.
+    pub fn create_vcpu_with(&self, kvm: &Kvm, cpuid: &CpuId) -> Result<Vcpu, VcpuError> {
         let fd = self.fd.create_vcpu(0).map_err(|e| VcpuError::Create(e.into()))?;
-        Vcpu::new(fd, kvm, self.fd.run_size(), self.memory.clone())
+        Vcpu::new(fd, kvm, self.fd.run_size(), self.memory.clone(), cpuid)
     }
 }

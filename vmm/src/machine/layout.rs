@@ -28,7 +28,8 @@ pub struct Region {
 }
 
 impl Region {
-    const fn new(start: u64, size: u64) -> Self {
+    /// `size` bytes from `start` on, and what is left of the last page.
+    pub const fn new(start: u64, size: u64) -> Self {
         Self { start, size: size.next_multiple_of(PAGE) }
     }
 

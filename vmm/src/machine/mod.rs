@@ -7,15 +7,28 @@ pub mod long_mode;
 pub mod paging;
 
 use guest_model::wire::BootPage;
+use kvm_bindings::kvm_regs;
 use thiserror::Error;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use zerocopy::IntoBytes;
 
 use crate::kvm::{Kvm, Vcpu, VcpuError, Vm, VmError};
 use image::ImageError;
+use long_mode::Tables;
 
 /// The bundled guest, as vmm/build.rs built it.
 pub const FIRMWARE: &[u8] = include_bytes!(env!("RQSCOPE_FIRMWARE"));
+
+/// The image's descriptor table: null, code, data. Interrupt returns reload from it.
+pub const GDT: [u64; 3] = [0, long_mode::CODE, long_mode::DATA];
+/// Where and what it starts with.
+const TABLES: Tables = Tables {
+    gdt: layout::GDT.virt(),
+    gdt_size: size_of_val(&GDT),
+    code: 8,
+    data: 16,
+    cr3: paging::CR3,
+};
 
 /// Why a machine could not be built.
 #[derive(Debug, Error)]
@@ -62,14 +75,25 @@ impl Machine {
         for (address, table) in paging::tables() {
             write(&memory, "page table", address, table.as_bytes())?;
         }
-        write(&memory, "GDT", layout::GDT.start, long_mode::GDT.as_bytes())?;
+        write(&memory, "GDT", layout::GDT.start, GDT.as_bytes())?;
         write(&memory, "boot page", layout::BOOT_PAGE.start, boot_page.as_bytes())?;
 
         let vm = Vm::new(kvm, memory.clone())?;
         let mut vcpu = vm.create_vcpu(kvm)?;
-        vcpu.set_sregs(&long_mode::sregs(vcpu.read_sregs()?))?;
-        vcpu.set_regs(&long_mode::entry_regs(entry))?;
+        vcpu.set_sregs(&long_mode::sregs(vcpu.read_sregs()?, &TABLES))?;
+        vcpu.set_regs(&entry_regs(entry))?;
         Ok(Self { memory, vcpu, _vm: vm })
+    }
+}
+
+/// At `entry`, on an empty stack, with `rdi` the boot page's virtual address.
+fn entry_regs(entry: u64) -> kvm_regs {
+    kvm_regs {
+        rip: entry,
+        rsp: layout::STACK.virt() + layout::STACK.size,
+        rdi: layout::BOOT_PAGE.virt(),
+        rflags: long_mode::RFLAGS,
+        ..Default::default()
     }
 }
 

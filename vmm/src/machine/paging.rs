@@ -12,14 +12,15 @@ use super::layout::{
 pub type Table = [u64; 512];
 
 /// Present (SDM 3A, table 4-19; the bits below are in the same places at each level).
-const P: u64 = 1 << 0;
+pub const P: u64 = 1 << 0;
 /// Writable.
-const RW: u64 = 1 << 1;
-/// Accessed and, where it maps a page, dirty: set from the start, so that the CPU never writes them.
-const A: u64 = 1 << 5;
-const D: u64 = 1 << 6;
+pub const RW: u64 = 1 << 1;
+/// Accessed; set from the start, as dirty is, so that the CPU never writes them.
+pub const A: u64 = 1 << 5;
+/// Dirty, where it maps a page.
+pub const D: u64 = 1 << 6;
 /// Maps a page at the level of the page directory.
-const PS: u64 = 1 << 7;
+pub const PS: u64 = 1 << 7;
 
 /// Physical addresses of the tables.
 const PML4: u64 = PAGE_TABLES.start;
