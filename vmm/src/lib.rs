@@ -6,6 +6,7 @@ pub mod cli;
 pub mod clock;
 pub mod engine;
 pub mod firmware;
+pub mod initramfs;
 pub mod introspect;
 pub mod kvm;
 pub mod ledger;
