@@ -1,7 +1,8 @@
-//! Builds the bundled guest (../firmware) with the installed toolchain, for embedding.
+//! Builds what runs inside guests (../firmware) with the installed toolchain, for embedding: the bundled
+//! guest, and PID 1 of Linux guests.
 //!
-//! A nested cargo with a target directory of its own, so that it waits for no lock of the outer
-//! one. It needs no network: the guest's crates are a subset of this crate's.
+//! Nested cargos with target directories of their own, so that they wait for no lock of the outer
+//! one. Each needs no network: the guest's crates are a subset of this crate's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +34,6 @@ const DROPPED_PREFIXES: [&str; 7] = [
 ];
 
 fn main() {
-    let env = |name: &str| std::env::var(name).unwrap_or_else(|e| panic!("{name}: {e}"));
     let workspace = Path::new(&env("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("vmm/ is in the workspace")
@@ -52,21 +52,36 @@ fn main() {
     }
     println!("cargo::rerun-if-changed=build.rs");
 
-    let target_dir = PathBuf::from(env("OUT_DIR")).join("firmware");
     let linker_script = workspace.join("firmware/link.ld");
-    let flags = [
-        "--cfg=rqscope_guest".to_owned(),
-        "-Crelocation-model=static".to_owned(),
-        "-Ccode-model=kernel".to_owned(),
-        "-Cno-redzone=yes".to_owned(),
-        "-Ctarget-feature=-sse,-sse2".to_owned(),
-        "-Clink-arg=-nostdlib".to_owned(),
-        "-Clink-arg=-static".to_owned(),
-        "-Clink-arg=-Wl,--build-id=none".to_owned(),
-        "-Clink-arg=-Wl,-zmax-page-size=4096".to_owned(),
-        "-Clink-arg=-T".to_owned(),
-        format!("-Clink-arg={}", linker_script.display()),
+    let guest = build(
+        &workspace,
+        "rqscope-firmware",
+        &[
+            "-Ccode-model=kernel",
+            "-Cno-redzone=yes",
+            "-Ctarget-feature=-sse,-sse2",
+            "-Clink-arg=-T",
+            &format!("-Clink-arg={}", linker_script.display()),
+        ],
+    );
+    println!("cargo::rustc-env=RQSCOPE_FIRMWARE={}", guest.display());
+    // A program that Linux loads: user space has a red zone and SSE.
+    let init = build(&workspace, "rqscope-init", &["-Clink-arg=-nostartfiles"]);
+    println!("cargo::rustc-env=RQSCOPE_INIT={}", init.display());
+}
+
+/// Builds the program `name` of firmware/ as a static, freestanding one; answers where it is.
+fn build(workspace: &Path, name: &str, flags: &[&str]) -> PathBuf {
+    let target_dir = PathBuf::from(env("OUT_DIR")).join(name);
+    let mut all_flags = vec![
+        "--cfg=rqscope_guest",
+        "-Crelocation-model=static",
+        "-Clink-arg=-nostdlib",
+        "-Clink-arg=-static",
+        "-Clink-arg=-Wl,--build-id=none",
+        "-Clink-arg=-Wl,-zmax-page-size=4096",
     ];
+    all_flags.extend(flags);
 
     let mut cargo = Command::new(env("CARGO"));
     for (name, _) in std::env::vars_os() {
@@ -77,17 +92,21 @@ fn main() {
         }
     }
     cargo
-        .current_dir(&workspace)
+        .current_dir(workspace)
         .args(["build", "--frozen", "--package=rqscope-firmware", "--profile=firmware"])
+        .arg(format!("--bin={name}"))
         .arg(format!("--target={TARGET}"))
         .arg("--target-dir")
         .arg(&target_dir)
         // A configured build directory is the outer cargo's, which holds its lock.
         .env("CARGO_BUILD_BUILD_DIR", &target_dir)
-        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+        .env("CARGO_ENCODED_RUSTFLAGS", all_flags.join("\x1f"));
     let status = cargo.status().unwrap_or_else(|e| panic!("start {cargo:?}: {e}"));
-    assert!(status.success(), "building the bundled guest failed: {cargo:?}: {status}");
+    assert!(status.success(), "building {name} failed: {cargo:?}: {status}");
+    target_dir.join(TARGET).join("firmware").join(name)
+}
 
-    let image = target_dir.join(TARGET).join("firmware/rqscope-firmware");
-    println!("cargo::rustc-env=RQSCOPE_FIRMWARE={}", image.display());
+/// A variable that cargo sets for build scripts.
+fn env(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|e| panic!("{name}: {e}"))
 }

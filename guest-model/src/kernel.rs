@@ -1,6 +1,7 @@
 //! The bundled kernel: its state, its bring-up, tasks, the tick and `__schedule()`.
 
 use crate::cputime::Irqtime;
+use crate::draw::draw;
 use crate::fair::{CfsRq, SchedEntity, TaskGroup, scale_load, task_se};
 use crate::hardware::Hardware;
 use crate::list::ListHead;
@@ -142,20 +143,6 @@ pub struct Kernel {
     pub tasks: [Task; MAX_TASKS],
     /// The lines.
     pub irqs: [IrqSpec; MAX_IRQS],
-}
-
-/// A number from `min..=max`, by xorshift64* (Vigna 2016) on the task's own state.
-fn draw(state: &mut u64, min: u64, max: u64) -> u64 {
-    if min >= max {
-        return min;
-    }
-    let mut x = *state | 1;
-    x ^= x >> 12;
-    x ^= x << 25;
-    x ^= x >> 27;
-    *state = x;
-    let range = max - min + 1;
-    min + ((u128::from(x.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(range)) >> 64) as u64
 }
 
 impl Kernel {

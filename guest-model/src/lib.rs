@@ -11,6 +11,7 @@
 extern crate std;
 
 pub mod cputime;
+pub mod draw;
 pub mod fair;
 pub mod hardware;
 pub mod kernel;

@@ -8,6 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::policy::{Fault, Policy, PsiZeroDelta, RateLimitClock};
 
+pub mod linux;
+
 /// Version of this module's layout; the boot page carries it.
 pub const VERSION: u32 = 1;
 /// First eight bytes of a boot page, `"RQSCOPE\0"` read as a little-endian integer.

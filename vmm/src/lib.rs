@@ -9,6 +9,7 @@ pub mod elf;
 pub mod engine;
 pub mod firmware;
 pub mod guest;
+pub mod initramfs;
 pub mod introspect;
 pub mod kvm;
 pub mod ledger;

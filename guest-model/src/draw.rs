@@ -1,0 +1,17 @@
+//! The tasks' draws, the same in every guest.
+
+/// A number from `min..=max`, by xorshift64* (Vigna 2016) on the task's own state, which begins as its
+/// seed. Nothing is drawn where there is no choice.
+#[inline]
+pub fn draw(state: &mut u64, min: u64, max: u64) -> u64 {
+    if min >= max {
+        return min;
+    }
+    let mut x = *state | 1;
+    x ^= x >> 12;
+    x ^= x << 25;
+    x ^= x >> 27;
+    *state = x;
+    let range = max - min + 1;
+    min + ((u128::from(x.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(range)) >> 64) as u64
+}
