@@ -4,6 +4,7 @@ pub mod app;
 pub mod check;
 pub mod cli;
 pub mod clock;
+pub mod device;
 pub mod engine;
 pub mod firmware;
 pub mod introspect;
