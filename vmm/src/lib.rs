@@ -5,6 +5,7 @@ pub mod boot;
 pub mod check;
 pub mod cli;
 pub mod clock;
+pub mod device;
 pub mod elf;
 pub mod engine;
 pub mod firmware;
