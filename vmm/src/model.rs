@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use guest_model::hardware::{Cpu, Hardware, Probe};
 use guest_model::kernel::{Kernel, do_irq, step};
 use guest_model::psi::PSI_IRQ_FULL;
-use guest_model::wire::{BootError, BootPage, NO_STEAL_CLOCK};
+use guest_model::wire::{BootError, BootPage, KSOFTIRQD_PID, NO_STEAL_CLOCK};
 
 use crate::engine::Injections;
 use crate::session::{Asked, PassOutcome, Session, Stop, chain};
@@ -70,6 +70,11 @@ impl GuestView for ModelView<'_> {
     #[inline]
     fn curr_pid(&self) -> Result<u32, Infallible> {
         Ok(self.0.curr.into())
+    }
+
+    #[inline]
+    fn runs_ksoftirqd(&self) -> Result<bool, Infallible> {
+        Ok(self.0.curr == KSOFTIRQD_PID)
     }
 
     #[inline]

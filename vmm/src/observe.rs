@@ -207,6 +207,9 @@ fn record(at_ns: u64, call: Call, rq: &RqView, cfs: Option<CfsRqView>) -> Record
             let own = [task.pid.into(), clear.into(), set.into()];
             Record::call(at_ns, Kind::PsiTaskChange, &own, rq)
         }
+        Call::UpdateIrqLoadAvg { running } => {
+            Record::call(at_ns, Kind::UpdateIrqLoadAvg, &[running], rq)
+        }
         Call::UpdateTgLoadAvg { group } => {
             Record::call(at_ns, Kind::UpdateTgLoadAvg, &cfs_values(group), rq)
         }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use guest_model::policy::{Fault, Policy};
-use guest_model::wire::KSOFTIRQD_PID;
 
 use crate::check::{CheckId, CheckResult, Checks, Final, Measured, Setup};
 use crate::clock::GuestClock;
@@ -284,11 +283,10 @@ impl<I: Injections> Session<I> {
     /// Softirq work of up to `want_ns` is done; returns what was done, ns. In ksoftirqd it is task
     /// time, and whether ksoftirqd runs is read from the guest.
     pub fn softirq<V: GuestView>(&mut self, view: &V, want_ns: u32) -> Result<u32, Stop<V::Error>> {
-        let curr = view.curr_pid().map_err(Stop::View)?;
+        let ksoftirqd = view.runs_ksoftirqd().map_err(Stop::View)?;
         let left_ns = self.softirq_left_ns();
         self.checks.softirq_wanted(self.engine.clock().now_ns(), want_ns.into(), left_ns);
-        let context =
-            if curr == u32::from(KSOFTIRQD_PID) { Context::Ksoftirqd } else { Context::Softirq };
+        let context = if ksoftirqd { Context::Ksoftirqd } else { Context::Softirq };
         Ok(self.engine.run_for(want_ns.into(), context, &mut self.trace) as u32)
     }
 

@@ -44,6 +44,8 @@ pub enum Kind {
     ClearTgLoadAvg = 10,
     /// The pass ended; the run queue as it was.
     End = 11,
+    /// `update_irq_load_avg()` was entered.
+    UpdateIrqLoadAvg = 12,
 }
 
 /// Names of the run-queue values that every call records, after its own.
@@ -74,6 +76,7 @@ impl Kind {
             Self::UpdateTgLoadAvg => "update_tg_load_avg",
             Self::ClearTgLoadAvg => "clear_tg_load_avg",
             Self::End => "end",
+            Self::UpdateIrqLoadAvg => "update_irq_load_avg",
         }
     }
 
@@ -85,6 +88,7 @@ impl Kind {
             Self::Steal => &["wall_ns", "counter_ns", "steal_ns"],
             Self::UpdateRqClock | Self::End => &[],
             Self::IrqtimeAccountIrq => &["offset"],
+            Self::UpdateIrqLoadAvg => &["running_ns"],
             Self::PsiAccountIrqtime => &["pid", "group", "next_pid", "next_group"],
             Self::PsiTaskSwitch => &["prev_pid", "next_pid", "sleep"],
             Self::PsiTaskChange => &["pid", "clear", "set"],
@@ -308,6 +312,7 @@ mod tests {
             UpdateTgLoadAvg,
             ClearTgLoadAvg,
             End,
+            UpdateIrqLoadAvg,
         ] {
             let n = kind.own().len() + if kind.is_host() { 0 } else { RQ.len() };
             assert!(n <= FIELDS, "{kind:?}");

@@ -47,6 +47,11 @@ pub enum Call {
         /// `TSK_*` flags set.
         set: u32,
     },
+    /// `update_irq_load_avg(rq, running)`.
+    UpdateIrqLoadAvg {
+        /// IRQ and steal time of this update of the clock, ns.
+        running: u64,
+    },
     /// `update_tg_load_avg(cfs_rq)`.
     UpdateTgLoadAvg {
         /// The cfs_rq's group.
@@ -141,6 +146,24 @@ pub struct CostsView {
     pub update_tg_load_avg_below_tolerance: u64,
 }
 
+/// What the CPU's time was spent on, as the guest's kernel has summed it up (`kernel_cpustat`).
+/// Sums of ticks, except for `irq` and `softirq`, which are exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpustatView {
+    /// `cpustat[CPUTIME_USER]`, ns.
+    pub user_ns: u64,
+    /// `cpustat[CPUTIME_SYSTEM]`, ns.
+    pub system_ns: u64,
+    /// `cpustat[CPUTIME_SOFTIRQ]`, ns.
+    pub softirq_ns: u64,
+    /// `cpustat[CPUTIME_IRQ]`, ns.
+    pub irq_ns: u64,
+    /// `cpustat[CPUTIME_IDLE]`, ns.
+    pub idle_ns: u64,
+    /// `cpustat[CPUTIME_STEAL]`, ns.
+    pub steal_ns: u64,
+}
+
 /// A guest that can be read between any two of its instructions.
 pub trait GuestView {
     /// Why a read can fail.
@@ -150,6 +173,8 @@ pub trait GuestView {
     fn rq(&self) -> Result<RqView, Self::Error>;
     /// `rq->curr->pid`.
     fn curr_pid(&self) -> Result<u32, Self::Error>;
+    /// Is ksoftirqd the current task?
+    fn runs_ksoftirqd(&self) -> Result<bool, Self::Error>;
     /// `cpu_irqtime.total`, ns.
     fn irqtime_total_ns(&self) -> Result<u64, Self::Error>;
     /// The cfs_rq of a group.

@@ -69,7 +69,7 @@ impl BundledSymbols {
         let addresses = |i| GroupAddresses {
             task_group: at(offset_of!(Kernel, task_groups), size_of::<TaskGroup>(), i),
             cfs_rq: at(offset_of!(Kernel, cfs_rqs), size_of::<CfsRq>(), i),
-            psi_group_cpu: at(offset_of!(Kernel, psi_groups), size_of::<PsiGroupCpu>(), i),
+            psi_group_cpu: Some(at(offset_of!(Kernel, psi_groups), size_of::<PsiGroupCpu>(), i)),
         };
         GroupTable::new((0..nr_groups).map(addresses).collect())
     }
@@ -82,7 +82,10 @@ impl SymbolSource for BundledSymbols {
             "cpu_irqtime" => offset_of!(Kernel, cpu_irqtime),
             "psi_seq" => offset_of!(Kernel, psi_seq),
             COSTS => offset_of!(Kernel, costs),
-            _ => return Err(SymbolError::Missing { file: FILE.to_owned(), name }),
+            _ => {
+                let (file, name) = (FILE.to_owned(), name.to_owned());
+                return Err(SymbolError::Missing { file, name });
+            }
         };
         Ok(self.offset(offset))
     }
@@ -141,7 +144,7 @@ impl LayoutSource for BundledLayout {
                 leaf_cfs_rq_list),
             "task_struct" => members!(path, Task: pid, sched_task_group),
             "cfs_rq" => members!(path, CfsRq:
-                avg.load_avg, tg_load_avg_contrib, last_update_tg_load_avg, tg, leaf_cfs_rq_list),
+                nr_queued, avg.load_avg, tg_load_avg_contrib, last_update_tg_load_avg, tg, leaf_cfs_rq_list),
             "task_group" => members!(path, TaskGroup: load_avg, parent),
             "list_head" => members!(path, ListHead: next, prev),
             "irqtime" => members!(path, Irqtime: total, irq_start_time),

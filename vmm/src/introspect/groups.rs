@@ -9,8 +9,8 @@ pub struct GroupAddresses {
     pub task_group: u64,
     /// Its `struct cfs_rq`.
     pub cfs_rq: u64,
-    /// Its `struct psi_group_cpu`.
-    pub psi_group_cpu: u64,
+    /// Its `struct psi_group_cpu`; `None` in a kernel without PSI.
+    pub psi_group_cpu: Option<u64>,
 }
 
 /// Why the groups' addresses make no table.
@@ -55,8 +55,8 @@ impl GroupTable {
         if groups.is_empty() || groups.len() > MAX {
             return Err(GroupError::Count { got: groups.len(), max: MAX });
         }
-        let by_task_group = Index::new(&groups, "task_group", |g| g.task_group)?;
-        let by_cfs_rq = Index::new(&groups, "cfs_rq", |g| g.cfs_rq)?;
+        let by_task_group = Index::new(&groups, "task_group", |g| Some(g.task_group))?;
+        let by_cfs_rq = Index::new(&groups, "cfs_rq", |g| Some(g.cfs_rq))?;
         Index::new(&groups, "psi_group_cpu", |g| g.psi_group_cpu)?;
         Ok(Self { groups, by_task_group, by_cfs_rq })
     }
@@ -98,12 +98,12 @@ impl Index {
     fn new(
         groups: &[GroupAddresses],
         structure: &'static str,
-        address: impl Fn(&GroupAddresses) -> u64,
+        address: impl Fn(&GroupAddresses) -> Option<u64>,
     ) -> Result<Self, GroupError> {
         let bits = (groups.len() * 2).next_power_of_two().ilog2();
         let mut index = Self { slots: vec![(0, FREE); 1 << bits], shift: 64 - bits };
         for (group, second) in groups.iter().zip(0..) {
-            let address = address(group);
+            let Some(address) = address(group) else { continue };
             let slot = index.slot(address);
             match index.slots[slot] {
                 (_, FREE) => index.slots[slot] = (address, second),
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn groups(addresses: impl IntoIterator<Item = u64>) -> Vec<GroupAddresses> {
-        let group = |a| GroupAddresses { task_group: a, cfs_rq: !a, psi_group_cpu: a };
+        let group = |a| GroupAddresses { task_group: a, cfs_rq: !a, psi_group_cpu: Some(a) };
         addresses.into_iter().map(group).collect()
     }
 

@@ -1,14 +1,15 @@
 //! The guest's run queue as typed views.
 
+use guest_model::wire::KSOFTIRQD_PID;
 use vm_memory::GuestMemoryMmap;
 
 use super::groups::{GroupAddresses, GroupTable};
 use super::layout::{Field, LayoutSource};
-use super::places::{Places, SetupError};
+use super::places::{Lacks, Places, SetupError};
 use super::read::{ReadError, Reader};
 use super::symbols::SymbolSource;
 use super::translate::AddressSpace;
-use crate::view::{CfsRqView, CostsView, GuestView, PsiView, RqView, TaskRef};
+use crate::view::{CfsRqView, CostsView, CpustatView, GuestView, PsiView, RqView, TaskRef};
 
 /// Largest pid, exclusive: `PID_MAX_LIMIT` of a 64-bit kernel (include/linux/threads.h, 6.12 to 7.3).
 pub(super) const PID_MAX_LIMIT: u32 = 4 << 20;
@@ -31,6 +32,8 @@ pub struct Snapshot {
     pub psi_groups: Vec<PsiView>,
     /// The cost counters, where the guest keeps them.
     pub costs: Option<CostsView>,
+    /// What the CPU's time was spent on, where the guest keeps it.
+    pub cpustat: Option<CpustatView>,
 }
 
 /// Reads one guest's run queue. The guest must stand still during each call.
@@ -55,6 +58,7 @@ impl Introspector {
     }
 
     /// A reader of this instant.
+    #[inline]
     pub(super) fn reader(&self) -> Reader<'_> {
         Reader::new(&self.mem, self.space)
     }
@@ -112,8 +116,14 @@ impl Introspector {
             clock_pelt_ns: at.get(rq, &f.clock_pelt)?,
             lost_idle_time_ns: at.get(rq, &f.lost_idle_time)?,
             prev_irq_time_ns: at.get(rq, &f.prev_irq_time)?,
-            prev_steal_time_rq_ns: at.get(rq, &f.prev_steal_time_rq)?,
-            psi_irq_time_ns: at.get(rq, &f.psi_irq_time)?,
+            prev_steal_time_rq_ns: match &f.prev_steal_time_rq {
+                Some(field) => at.get(rq, field)?,
+                None => 0,
+            },
+            psi_irq_time_ns: match &p.psi {
+                Some(psi) => at.get(rq, &psi.irq_time)?,
+                None => 0,
+            },
             avg_irq_util: at.get(rq, &f.avg_irq_util_avg)?,
             irqtime_total_ns: at.get(p.cpu_irqtime, &p.irqtime.total)?,
             psi_seq: self.psi_seq(at)?,
@@ -121,7 +131,18 @@ impl Introspector {
     }
 
     fn psi_seq(&self, at: &mut Reader<'_>) -> Result<u32, ReadError> {
-        at.get(self.places.psi_seq_address, &self.places.psi_seq)
+        let Some(psi) = &self.places.psi else { return Ok(0) };
+        let base = match psi.seq_address {
+            Some(address) => address,
+            None => self.psi_group_cpu(0)?,
+        };
+        at.get(base, &psi.seq)
+    }
+
+    /// The address of a group's `struct psi_group_cpu`.
+    pub(super) fn psi_group_cpu(&self, group: u16) -> Result<u64, ReadError> {
+        let (holder, target) = ("psi_group.pcpu", "psi_group_cpu");
+        self.group(group)?.psi_group_cpu.ok_or(ReadError::NullPointer { holder, target })
     }
 
     pub(super) fn read_cfs_rq(
@@ -143,8 +164,11 @@ impl Introspector {
     }
 
     fn read_psi(&self, at: &mut Reader<'_>, group: u16) -> Result<PsiView, ReadError> {
-        let groupc = self.group(group)?.psi_group_cpu;
-        Ok(PsiView { group, irq_full_ns: at.get(groupc, &self.places.psi.irq_full)? })
+        let Some(psi) = &self.places.psi else {
+            return self.group(group).map(|_| PsiView { group, irq_full_ns: 0 });
+        };
+        let groupc = self.psi_group_cpu(group)?;
+        Ok(PsiView { group, irq_full_ns: at.get(groupc, &psi.irq_full)? })
     }
 
     /// Runs `read` until `psi_seq` is even and the same before and after, a few times at most: the
@@ -235,6 +259,27 @@ impl Introspector {
         }))
     }
 
+    pub(super) fn read_cpustat(
+        &self,
+        at: &mut Reader<'_>,
+    ) -> Result<Option<CpustatView>, ReadError> {
+        let Some(f) = &self.places.cpustat else { return Ok(None) };
+        let mut time = |field| at.get(f.address, field);
+        Ok(Some(CpustatView {
+            user_ns: time(&f.user)?,
+            system_ns: time(&f.system)?,
+            softirq_ns: time(&f.softirq)?,
+            irq_ns: time(&f.irq)?,
+            idle_ns: time(&f.idle)?,
+            steal_ns: time(&f.steal)?,
+        }))
+    }
+
+    /// What the guest's kernel lacks that others have.
+    pub fn lacks(&self) -> Lacks {
+        self.places.lacks
+    }
+
     /// Reads everything into `out`, whose buffers are used again. After an error, `out` is part old,
     /// part new.
     pub fn snapshot(&self, out: &mut Snapshot) -> Result<(), ReadError> {
@@ -249,6 +294,7 @@ impl Introspector {
             Ok(())
         })?;
         out.costs = self.read_costs(at)?;
+        out.cpustat = self.read_cpustat(at)?;
         Ok(())
     }
 
@@ -271,18 +317,24 @@ impl Introspector {
             }
             good += 1;
         }
-        let mut text = String::with_capacity(good);
-        for c in String::from_utf8_lossy(&bytes[..good]).chars() {
-            match c {
-                '\'' | '"' | '\\' => text.push(c),
-                _ => text.extend(c.escape_debug()),
-            }
-        }
+        let mut text = printable(&bytes[..good]);
         if good < wanted {
             text.push_str("...");
         }
         Ok(text)
     }
+}
+
+/// The guest's text, fit for a terminal: what does not print is escaped, what is not UTF-8 replaced.
+pub(super) fn printable(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for c in String::from_utf8_lossy(bytes).chars() {
+        match c {
+            '\'' | '"' | '\\' => text.push(c),
+            _ => text.extend(c.escape_debug()),
+        }
+    }
+    text
 }
 
 /// `value` of the structure at `base` is at most `limit`.
@@ -356,6 +408,15 @@ impl GuestView for Introspector {
         let at = &mut self.reader();
         let curr = at.get(self.places.runqueues, &self.places.rq.curr)?;
         self.pid(at, "rq.curr", curr)
+    }
+
+    fn runs_ksoftirqd(&self) -> Result<bool, ReadError> {
+        let at = &mut self.reader();
+        let curr = at.get(self.places.runqueues, &self.places.rq.curr)?;
+        match self.places.ksoftirqd {
+            Some(address) => Ok(curr == at.pointer("ksoftirqd", "cpu0", address)?),
+            None => Ok(self.pid(at, "rq.curr", curr)? == u32::from(KSOFTIRQD_PID)),
+        }
     }
 
     fn irqtime_total_ns(&self) -> Result<u64, ReadError> {

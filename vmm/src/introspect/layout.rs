@@ -4,6 +4,8 @@ use std::marker::PhantomData;
 
 use thiserror::Error;
 
+use super::linux::btf::BtfError;
+
 /// Why a member cannot be read.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum LayoutError {
@@ -20,6 +22,42 @@ pub enum LayoutError {
         structure: &'static str,
         /// The member's path.
         member: &'static str,
+    },
+    /// The structure has none of the members that kernels call one thing.
+    #[error("struct {structure} of the guest's kernel has {}", neither(members))]
+    NoMemberOf {
+        /// The structure.
+        structure: &'static str,
+        /// The paths that were tried.
+        members: &'static [&'static str],
+    },
+    /// Several types have the name and do not agree on what was asked.
+    #[error(
+        "{structure} of the guest's kernel is ambiguous: it has types of that name that differ"
+    )]
+    Ambiguous {
+        /// The structure or enumeration.
+        structure: &'static str,
+    },
+    /// The member is a bitfield, which is not read.
+    #[error("{structure}.{member} is a bitfield of {bits} bits, expected whole bytes")]
+    Bitfield {
+        /// The structure.
+        structure: &'static str,
+        /// The member's path.
+        member: &'static str,
+        /// Its bits.
+        bits: u32,
+    },
+    /// The kernel's types contradict themselves.
+    #[error("cannot find {structure}.{member} in the types of the guest's kernel")]
+    Broken {
+        /// The structure or enumeration.
+        structure: &'static str,
+        /// The member's path, or the enumerator.
+        member: &'static str,
+        /// What is wrong.
+        source: BtfError,
     },
     /// The kernel has no such enumerator.
     #[error("enum {enumeration} of the guest's kernel has no enumerator {name}")]
@@ -77,6 +115,15 @@ pub enum LayoutError {
         /// Number of elements.
         got: u64,
     },
+}
+
+/// `neither a nor b`.
+fn neither(members: &[&str]) -> String {
+    match members {
+        [] => "no member".to_owned(),
+        [one] => format!("no member {one}"),
+        [first, rest @ ..] => format!("neither {first} nor {}", rest.join(" nor ")),
+    }
 }
 
 /// Place of a member in its structure, bytes.
@@ -158,6 +205,34 @@ impl<'l> Resolver<'l> {
         Ok(Field { offset: place.offset, structure, member, value: PhantomData })
     }
 
+    /// As [`Resolver::field`], for a member that not every kernel has.
+    pub fn optional<T>(
+        &mut self,
+        structure: &'static str,
+        member: &'static str,
+    ) -> Result<Option<Field<T>>, LayoutError> {
+        match self.field(structure, member) {
+            Ok(field) => Ok(Some(field)),
+            Err(LayoutError::NoStruct { .. } | LayoutError::NoMember { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// As [`Resolver::field`], for a member that kernels have under one of several names.
+    pub fn any_of<T>(
+        &mut self,
+        structure: &'static str,
+        members: &'static [&'static str],
+    ) -> Result<Field<T>, LayoutError> {
+        for &member in members {
+            if let Some(field) = self.optional(structure, member)? {
+                return Ok(field);
+            }
+        }
+        self.layout.size(structure)?;
+        Err(LayoutError::NoMemberOf { structure, members })
+    }
+
     /// The element of an array of `T` that an enumerator names.
     pub fn element<T>(
         &mut self,
@@ -173,6 +248,19 @@ impl<'l> Resolver<'l> {
         }
         let offset = place.offset + index * size_of::<T>() as u64;
         Ok(Field { offset, structure, member, value: PhantomData })
+    }
+
+    /// Where a structure that not every kernel has in this one starts.
+    pub fn start(
+        &mut self,
+        structure: &'static str,
+        member: &'static str,
+    ) -> Result<Option<u64>, LayoutError> {
+        match self.place(structure, member) {
+            Ok(place) => Ok(Some(place.offset)),
+            Err(LayoutError::NoMember { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// A structure's own list head, of two pointers.

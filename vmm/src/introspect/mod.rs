@@ -13,6 +13,7 @@ pub mod bundled;
 pub mod groups;
 mod introspector;
 pub mod layout;
+pub mod linux;
 mod places;
 mod probe;
 mod read;
@@ -21,7 +22,9 @@ pub mod symbols;
 #[cfg(test)]
 mod tests;
 pub mod translate;
+pub mod user;
 
 pub use introspector::{Introspector, Snapshot};
-pub use places::SetupError;
+pub use places::{Lacks, SetupError};
+pub use probe::Function;
 pub use read::ReadError;

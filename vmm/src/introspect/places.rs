@@ -4,6 +4,8 @@ use thiserror::Error;
 
 use super::groups::GroupError;
 use super::layout::{Field, LayoutError, LayoutSource, Resolver};
+use super::linux::btf::BtfError;
+use super::read::ReadError;
 use super::symbols::{SymbolError, SymbolSource};
 
 /// Why a guest's kernel cannot be read at all.
@@ -18,6 +20,38 @@ pub enum SetupError {
     /// The groups cannot be told apart.
     #[error(transparent)]
     Groups(#[from] GroupError),
+    /// The kernel's types cannot be read.
+    #[error(transparent)]
+    Types(#[from] BtfError),
+    /// A structure that leads to others does not read as it should.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The kernel lacks what nothing can be judged without.
+    #[error("the guest's kernel {lacks}: {missing}")]
+    Lacks {
+        /// How it lacks it: `is built without CONFIG_...`.
+        lacks: &'static str,
+        /// What shows it.
+        missing: String,
+    },
+    /// A group that is to be looked at does not exist.
+    #[error("the guest has no task group {path}: {known}")]
+    NoGroup {
+        /// Its path.
+        path: String,
+        /// Those that there are.
+        known: String,
+    },
+}
+
+/// What a kernel lacks that others have, each with how it comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lacks {
+    /// PSI of IRQ time: `psi_irq_time`, `psi_seq` and every [`crate::view::PsiView`] are 0 and mean
+    /// nothing.
+    pub psi: Option<&'static str>,
+    /// Steal accounting: `prev_steal_time_rq` is 0 and means nothing.
+    pub steal: Option<&'static str>,
 }
 
 /// Members of `struct rq`.
@@ -32,24 +66,28 @@ pub(super) struct RqFields {
     pub clock_pelt: Field<u64>,
     pub lost_idle_time: Field<u64>,
     pub prev_irq_time: Field<u64>,
-    pub prev_steal_time_rq: Field<u64>,
-    pub psi_irq_time: Field<u64>,
+    pub prev_steal_time_rq: Option<Field<u64>>,
     pub avg_irq_util_avg: Field<u64>,
     pub leaf_cfs_rq_list: u64,
+    /// The root group's cfs_rq, where the run queue contains it.
+    pub cfs: Option<u64>,
 }
 
 /// Members of `struct task_struct`.
 pub(super) struct TaskFields {
     pub pid: Field<u32>,
     pub sched_task_group: Field<u64>,
+    pub comm: Option<Field<[u8; 16]>>,
 }
 
 /// Members of `struct cfs_rq`.
 pub(super) struct CfsRqFields {
+    pub nr_queued: Field<u32>,
     pub load_avg: Field<u64>,
     pub tg_load_avg_contrib: Field<u64>,
     pub last_update_tg_load_avg: Field<u64>,
     pub tg: Field<u64>,
+    pub rq: Option<Field<u64>>,
     pub leaf_cfs_rq_list: u64,
 }
 
@@ -71,12 +109,82 @@ pub(super) struct IrqtimeFields {
     pub irq_start_time: Field<u64>,
 }
 
-/// Members of `struct psi_group_cpu`.
-pub(super) struct PsiFields {
+/// PSI's IRQ time: members of `struct psi_group_cpu`, and what is beside it.
+pub(super) struct PsiPlaces {
+    /// `rq.psi_irq_time`.
+    pub irq_time: Field<u64>,
+    /// The seqcount around every write.
+    pub seq: Field<u32>,
+    /// Where it is; `None` where each group has its own, and the root's stands for all.
+    pub seq_address: Option<u64>,
     pub irq_full: Field<u32>,
-    pub nr_running: Field<u32>,
+    pub nr_running: Option<Field<u32>>,
     pub state_mask: Field<u32>,
     pub state_start: Field<u64>,
+}
+
+impl PsiPlaces {
+    /// PSI's places, or how the kernel lacks it.
+    pub fn resolve(
+        symbols: &dyn SymbolSource,
+        layout: &dyn LayoutSource,
+        r: &mut Resolver<'_>,
+    ) -> Result<Result<Self, &'static str>, SetupError> {
+        if !layout.has_struct("psi_group_cpu") {
+            return Ok(Err("is built without CONFIG_PSI"));
+        }
+        let Some(irq_time) = r.optional("rq", "psi_irq_time")? else {
+            return Ok(Err("is older than Linux 6.10, which has rq.psi_irq_time"));
+        };
+        // One per CPU since 6.18 and in later 6.12; before, a member of each group.
+        let (seq, seq_address) = match symbols.address("psi_seq") {
+            Ok(address) => (r.field("seqcount", "sequence")?, Some(address)),
+            Err(SymbolError::Missing { .. }) => (r.field("psi_group_cpu", "seq.sequence")?, None),
+            Err(e) => return Err(e.into()),
+        };
+        // Kernels keep only the enumerations that one of their variables has as its type.
+        let nr_running = match r.element("psi_group_cpu", "tasks", ("psi_task_count", "NR_RUNNING"))
+        {
+            Ok(field) => Some(field),
+            Err(LayoutError::NoEnumerator { .. }) => None,
+            Err(e) => return Err(e.into()),
+        };
+        Ok(Ok(Self {
+            irq_time,
+            seq,
+            seq_address,
+            irq_full: r.element("psi_group_cpu", "times", ("psi_states", "PSI_IRQ_FULL"))?,
+            nr_running,
+            state_mask: r.field("psi_group_cpu", "state_mask")?,
+            state_start: r.field("psi_group_cpu", "state_start")?,
+        }))
+    }
+}
+
+/// What a CPU's time was spent on, as `/proc/stat` has it: elements of `kernel_cpustat.cpustat`.
+pub(super) struct CpustatPlaces {
+    pub address: u64,
+    pub user: Field<u64>,
+    pub system: Field<u64>,
+    pub softirq: Field<u64>,
+    pub irq: Field<u64>,
+    pub idle: Field<u64>,
+    pub steal: Field<u64>,
+}
+
+impl CpustatPlaces {
+    fn resolve(address: u64, r: &mut Resolver<'_>) -> Result<Self, LayoutError> {
+        let mut element = |name| r.element("kernel_cpustat", "cpustat", ("cpu_usage_stat", name));
+        Ok(Self {
+            address,
+            user: element("CPUTIME_USER")?,
+            system: element("CPUTIME_SYSTEM")?,
+            softirq: element("CPUTIME_SOFTIRQ")?,
+            irq: element("CPUTIME_IRQ")?,
+            idle: element("CPUTIME_IDLE")?,
+            steal: element("CPUTIME_STEAL")?,
+        })
+    }
 }
 
 /// The counters of a kernel that counts what its rules cost.
@@ -122,16 +230,41 @@ pub(super) struct Places {
     pub runqueues: u64,
     /// Address of `cpu_irqtime`.
     pub cpu_irqtime: u64,
-    pub psi_seq: Field<u32>,
-    pub psi_seq_address: u64,
+    /// Address of the pointer `ksoftirqd`, where the kernel has one.
+    pub ksoftirqd: Option<u64>,
     pub rq: RqFields,
     pub task: TaskFields,
     pub cfs_rq: CfsRqFields,
     pub task_group: TaskGroupFields,
     pub list: ListFields,
     pub irqtime: IrqtimeFields,
-    pub psi: PsiFields,
+    pub psi: Option<PsiPlaces>,
+    pub cpustat: Option<CpustatPlaces>,
     pub costs: Option<CostFields>,
+    pub lacks: Lacks,
+}
+
+/// Says for a name that is missing how a kernel comes to lack it.
+fn needs<T, E: Into<SetupError>>(
+    lacks: &'static str,
+    found: Result<T, E>,
+) -> Result<T, SetupError> {
+    found.map_err(|e| match e.into() {
+        e @ (SetupError::Symbol(SymbolError::Missing { .. })
+        | SetupError::Layout(LayoutError::NoStruct { .. } | LayoutError::NoMember { .. })) => {
+            SetupError::Lacks { lacks, missing: e.to_string() }
+        }
+        e => e,
+    })
+}
+
+/// A variable that not every kernel has.
+fn optional(symbols: &dyn SymbolSource, name: &'static str) -> Result<Option<u64>, SymbolError> {
+    match symbols.address(name) {
+        Ok(address) => Ok(Some(address)),
+        Err(SymbolError::Missing { .. }) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 impl Places {
@@ -140,42 +273,64 @@ impl Places {
         layout: &dyn LayoutSource,
     ) -> Result<Self, SetupError> {
         let r = &mut Resolver::new(layout);
+        let groups = "is built without CONFIG_FAIR_GROUP_SCHED";
+        let irqtime = "is built without CONFIG_IRQ_TIME_ACCOUNTING";
+        // Until 6.16 a kernel for one CPU kept no load averages.
+        let smp = "is built without CONFIG_SMP";
+        let task_group = TaskGroupFields {
+            parent: needs(groups, r.field("task_group", "parent"))?,
+            load_avg: needs(smp, r.field("task_group", "load_avg"))?,
+        };
+        let cfs_rq = CfsRqFields {
+            // Renamed in 6.14.
+            nr_queued: r.any_of("cfs_rq", &["nr_queued", "nr_running"])?,
+            tg: needs(groups, r.field("cfs_rq", "tg"))?,
+            load_avg: needs(smp, r.field("cfs_rq", "avg.load_avg"))?,
+            tg_load_avg_contrib: r.field("cfs_rq", "tg_load_avg_contrib")?,
+            last_update_tg_load_avg: needs(
+                "is older than Linux 6.7",
+                r.field("cfs_rq", "last_update_tg_load_avg"),
+            )?,
+            rq: r.optional("cfs_rq", "rq")?,
+            leaf_cfs_rq_list: r.list_head("cfs_rq", "leaf_cfs_rq_list")?,
+        };
+        let cpu_irqtime = needs(irqtime, symbols.address("cpu_irqtime"))?;
+        let prev_steal_time_rq = r.optional("rq", "prev_steal_time_rq")?;
+        let rq = RqFields {
+            cpu: r.field("rq", "cpu")?,
+            nr_running: r.field("rq", "nr_running")?,
+            nr_switches: r.field("rq", "nr_switches")?,
+            curr: r.field("rq", "curr")?,
+            idle: r.field("rq", "idle")?,
+            clock: r.field("rq", "clock")?,
+            clock_task: r.field("rq", "clock_task")?,
+            clock_pelt: r.field("rq", "clock_pelt")?,
+            lost_idle_time: r.field("rq", "lost_idle_time")?,
+            prev_irq_time: needs(irqtime, r.field("rq", "prev_irq_time"))?,
+            avg_irq_util_avg: needs(smp, r.field("rq", "avg_irq.util_avg"))?,
+            leaf_cfs_rq_list: r.list_head("rq", "leaf_cfs_rq_list")?,
+            cfs: r.start("rq", "cfs")?,
+            prev_steal_time_rq,
+        };
+        let (psi, no_psi) = match PsiPlaces::resolve(symbols, layout, r)? {
+            Ok(psi) => (Some(psi), None),
+            Err(lacks) => (None, Some(lacks)),
+        };
+        let no_steal = "is built without CONFIG_PARAVIRT_TIME_ACCOUNTING";
+        let lacks =
+            Lacks { psi: no_psi, steal: rq.prev_steal_time_rq.is_none().then_some(no_steal) };
         Ok(Self {
             runqueues: symbols.address("runqueues")?,
-            cpu_irqtime: symbols.address("cpu_irqtime")?,
-            psi_seq: r.field("seqcount", "sequence")?,
-            psi_seq_address: symbols.address("psi_seq")?,
-            rq: RqFields {
-                cpu: r.field("rq", "cpu")?,
-                nr_running: r.field("rq", "nr_running")?,
-                nr_switches: r.field("rq", "nr_switches")?,
-                curr: r.field("rq", "curr")?,
-                idle: r.field("rq", "idle")?,
-                clock: r.field("rq", "clock")?,
-                clock_task: r.field("rq", "clock_task")?,
-                clock_pelt: r.field("rq", "clock_pelt")?,
-                lost_idle_time: r.field("rq", "lost_idle_time")?,
-                prev_irq_time: r.field("rq", "prev_irq_time")?,
-                prev_steal_time_rq: r.field("rq", "prev_steal_time_rq")?,
-                psi_irq_time: r.field("rq", "psi_irq_time")?,
-                avg_irq_util_avg: r.field("rq", "avg_irq.util_avg")?,
-                leaf_cfs_rq_list: r.list_head("rq", "leaf_cfs_rq_list")?,
-            },
+            cpu_irqtime,
+            ksoftirqd: optional(symbols, "ksoftirqd")?,
+            rq,
             task: TaskFields {
                 pid: r.field("task_struct", "pid")?,
                 sched_task_group: r.field("task_struct", "sched_task_group")?,
+                comm: r.optional("task_struct", "comm")?,
             },
-            cfs_rq: CfsRqFields {
-                load_avg: r.field("cfs_rq", "avg.load_avg")?,
-                tg_load_avg_contrib: r.field("cfs_rq", "tg_load_avg_contrib")?,
-                last_update_tg_load_avg: r.field("cfs_rq", "last_update_tg_load_avg")?,
-                tg: r.field("cfs_rq", "tg")?,
-                leaf_cfs_rq_list: r.list_head("cfs_rq", "leaf_cfs_rq_list")?,
-            },
-            task_group: TaskGroupFields {
-                load_avg: r.field("task_group", "load_avg")?,
-                parent: r.field("task_group", "parent")?,
-            },
+            cfs_rq,
+            task_group,
             list: ListFields {
                 next: r.field("list_head", "next")?,
                 prev: r.field("list_head", "prev")?,
@@ -184,20 +339,16 @@ impl Places {
                 total: r.field("irqtime", "total")?,
                 irq_start_time: r.field("irqtime", "irq_start_time")?,
             },
-            psi: PsiFields {
-                irq_full: r.element("psi_group_cpu", "times", ("psi_states", "PSI_IRQ_FULL"))?,
-                nr_running: r.element(
-                    "psi_group_cpu",
-                    "tasks",
-                    ("psi_task_count", "NR_RUNNING"),
-                )?,
-                state_mask: r.field("psi_group_cpu", "state_mask")?,
-                state_start: r.field("psi_group_cpu", "state_start")?,
+            psi,
+            cpustat: match optional(symbols, "kernel_cpustat")? {
+                Some(address) => Some(CpustatPlaces::resolve(address, r)?),
+                None => None,
             },
             costs: match layout.has_struct(COSTS) {
                 true => Some(CostFields::resolve(symbols.address(COSTS)?, r)?),
                 false => None,
             },
+            lacks,
         })
     }
 }

@@ -6,44 +6,116 @@ use super::introspector::Introspector;
 use super::read::{ReadError, Reader};
 use crate::view::{Call, TaskRef};
 
+/// A function that has a probe at its entry, and a [`Call`] to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// `update_rq_clock()`.
+    UpdateRqClock,
+    /// `irqtime_account_irq()`.
+    IrqtimeAccountIrq,
+    /// `psi_account_irqtime()`.
+    PsiAccountIrqtime,
+    /// `psi_task_switch()`.
+    PsiTaskSwitch,
+    /// `psi_task_change()`.
+    PsiTaskChange,
+    /// `update_irq_load_avg()`.
+    UpdateIrqLoadAvg,
+    /// `update_tg_load_avg()`.
+    UpdateTgLoadAvg,
+    /// `clear_tg_load_avg()`.
+    ClearTgLoadAvg,
+}
+
+impl Function {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::UpdateRqClock,
+        Self::IrqtimeAccountIrq,
+        Self::PsiAccountIrqtime,
+        Self::PsiTaskSwitch,
+        Self::PsiTaskChange,
+        Self::UpdateIrqLoadAvg,
+        Self::UpdateTgLoadAvg,
+        Self::ClearTgLoadAvg,
+    ];
+
+    /// Its name in the kernel.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Self::UpdateRqClock => "update_rq_clock",
+            Self::IrqtimeAccountIrq => "irqtime_account_irq",
+            Self::PsiAccountIrqtime => "psi_account_irqtime",
+            Self::PsiTaskSwitch => "psi_task_switch",
+            Self::PsiTaskChange => "psi_task_change",
+            Self::UpdateIrqLoadAvg => "update_irq_load_avg",
+            Self::UpdateTgLoadAvg => "update_tg_load_avg",
+            Self::ClearTgLoadAvg => "clear_tg_load_avg",
+        }
+    }
+
+    /// The function behind the bundled guest's probe number.
+    fn of_number(number: u8) -> Option<Self> {
+        Some(match number {
+            probe::UPDATE_RQ_CLOCK => Self::UpdateRqClock,
+            probe::IRQTIME_ACCOUNT_IRQ => Self::IrqtimeAccountIrq,
+            probe::PSI_ACCOUNT_IRQTIME => Self::PsiAccountIrqtime,
+            probe::PSI_TASK_SWITCH => Self::PsiTaskSwitch,
+            probe::PSI_TASK_CHANGE => Self::PsiTaskChange,
+            probe::UPDATE_TG_LOAD_AVG => Self::UpdateTgLoadAvg,
+            probe::CLEAR_TG_LOAD_AVG => Self::ClearTgLoadAvg,
+            _ => return None,
+        })
+    }
+}
+
 impl Introspector {
-    /// The call behind probe number `number`, hit with `args` in `rdi`, `rsi`, `rdx`.
+    /// The call behind the bundled guest's probe number `number`: see [`Introspector::call`].
+    pub fn decode(&self, number: u8, args: [u64; 3]) -> Result<Call, ReadError> {
+        let function = Function::of_number(number).ok_or(ReadError::UnknownProbe { number })?;
+        self.call(function, args)
+    }
+
+    /// The call of `function` that was entered with `args` in `rdi`, `rsi`, `rdx`.
     ///
     /// An argument narrower than its register is taken from the low bits: the x86-64 psABI, section
     /// 3.2.3, leaves the others undefined.
-    pub fn decode(&self, number: u8, args: [u64; 3]) -> Result<Call, ReadError> {
+    pub fn call(&self, function: Function, args: [u64; 3]) -> Result<Call, ReadError> {
         let [a, b, c] = args;
         let at = &mut self.reader();
-        Ok(match number {
-            probe::UPDATE_RQ_CLOCK => {
+        Ok(match function {
+            Function::UpdateRqClock => {
                 self.check_rq("update_rq_clock", a)?;
                 Call::UpdateRqClock
             }
-            probe::IRQTIME_ACCOUNT_IRQ => Call::IrqtimeAccountIrq { offset: b as u32 },
-            probe::PSI_ACCOUNT_IRQTIME => {
+            Function::IrqtimeAccountIrq => Call::IrqtimeAccountIrq { offset: b as u32 },
+            Function::PsiAccountIrqtime => {
                 self.check_rq("psi_account_irqtime", a)?;
                 Call::PsiAccountIrqtime {
                     curr: self.task(at, "curr of psi_account_irqtime()", b)?,
                     prev: self.task_or_null(at, "prev of psi_account_irqtime()", c)?,
                 }
             }
-            probe::PSI_TASK_SWITCH => Call::PsiTaskSwitch {
+            Function::PsiTaskSwitch => Call::PsiTaskSwitch {
                 prev: self.task(at, "prev of psi_task_switch()", a)?,
                 next: self.task(at, "next of psi_task_switch()", b)?,
                 sleep: flag("psi_task_switch", "sleep", c)?,
             },
-            probe::PSI_TASK_CHANGE => Call::PsiTaskChange {
+            Function::PsiTaskChange => Call::PsiTaskChange {
                 task: self.task(at, "task of psi_task_change()", a)?,
                 clear: b as u32,
                 set: c as u32,
             },
-            probe::UPDATE_TG_LOAD_AVG => Call::UpdateTgLoadAvg {
+            Function::UpdateIrqLoadAvg => {
+                self.check_rq("update_irq_load_avg", a)?;
+                Call::UpdateIrqLoadAvg { running: b }
+            }
+            Function::UpdateTgLoadAvg => Call::UpdateTgLoadAvg {
                 group: self.cfs_rq_group("cfs_rq of update_tg_load_avg()", a)?,
             },
-            probe::CLEAR_TG_LOAD_AVG => Call::ClearTgLoadAvg {
+            Function::ClearTgLoadAvg => Call::ClearTgLoadAvg {
                 group: self.cfs_rq_group("cfs_rq of clear_tg_load_avg()", a)?,
             },
-            number => return Err(ReadError::UnknownProbe { number }),
         })
     }
 

@@ -33,6 +33,16 @@ pub enum ReadError {
         /// What the walk met.
         source: TranslateError,
     },
+    /// Text does not end.
+    #[error("{what} at {address:#x} does not end after {limit} bytes")]
+    TextEndless {
+        /// The text.
+        what: &'static str,
+        /// Guest virtual address of the text.
+        address: u64,
+        /// Most bytes that it can have.
+        limit: usize,
+    },
     /// A pointer that must lead somewhere is null.
     #[error("{holder} is a null pointer, expected a {target}")]
     NullPointer {
@@ -108,6 +118,19 @@ pub enum ReadError {
         range: &'static str,
         /// The value's limit.
         limit: u64,
+    },
+    /// One of the kernel's own tasks has another name.
+    #[error(
+        "task_struct.comm of the task_struct at {address:#x} is \"{}\", expected \"{}\"",
+        got.escape_ascii(), expected.escape_ascii()
+    )]
+    WrongName {
+        /// Guest virtual address of the task.
+        address: u64,
+        /// What it must start with.
+        expected: &'static [u8],
+        /// What it is.
+        got: [u8; 16],
     },
     /// A seqcount was odd, or moved, around each of some reads.
     #[error("{what} stayed inconsistent over {reads} reads: psi_seq went from {before} to {after}")]
@@ -208,6 +231,21 @@ impl<'m> Reader<'m> {
                 Ok(value)
             }
         }
+    }
+
+    /// The pointer at `address`, which is `member` of `structure` for errors.
+    pub fn pointer(
+        &mut self,
+        structure: &'static str,
+        member: &'static str,
+        address: u64,
+    ) -> Result<u64, ReadError> {
+        self.value(address).map_err(|source| ReadError::Unreadable {
+            structure,
+            member,
+            address,
+            source,
+        })
     }
 
     /// The bytes from `va` on. On an error, those of the pages before it have been copied.

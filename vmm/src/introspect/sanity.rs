@@ -4,8 +4,10 @@
 //! other, and that is what is looked for here: pointers that must agree, clocks that cannot be in the
 //! future, parts that cannot exceed their sum.
 
+use super::groups::GroupAddresses;
 use super::introspector::{Introspector, PID_MAX_LIMIT, at_least, at_most, exactly, points_to};
 use super::read::{ReadError, Reader};
+use crate::view::{RqView, TaskRef};
 
 /// `SCHED_CAPACITY_SCALE`: full utilisation.
 const FULL: u64 = 1024;
@@ -18,7 +20,8 @@ const MAX_LOAD: u64 = 1 << (18 + 22);
 const ALL_STATES: u32 = (1 << 9) - 1;
 
 impl Introspector {
-    /// Refuses a guest whose run queue contradicts itself; `now_ns` is guest time.
+    /// Refuses a guest whose run queue contradicts itself; `now_ns` is the time that the guest's
+    /// `sched_clock()` would give now.
     ///
     /// For a guest that has built its tables and is in no accounting rule: when it says that it is
     /// ready, and at each entry of `update_rq_clock()`. What faulty accounting or backward steal do
@@ -34,10 +37,16 @@ impl Introspector {
         let idle = at.get(rq, &p.rq.idle)?;
         let swapper = self.task(at, "rq.idle", idle)?;
         exactly(idle, &p.task.pid, swapper.pid, 0)?;
+        self.is_called(at, idle, b"swapper/0")?;
         let address = at.get(rq, &p.rq.curr)?;
         let curr = self.task(at, "rq.curr", address)?;
         if curr.pid == 0 {
             points_to(rq, &p.rq.curr, address, idle)?;
+        }
+        if let Some(pointer) = p.ksoftirqd {
+            let ksoftirqd = at.pointer("ksoftirqd", "cpu0", pointer)?;
+            self.pid(at, "ksoftirqd", ksoftirqd)?;
+            self.is_called(at, ksoftirqd, b"ksoftirqd/0")?;
         }
 
         let started = at.get(p.cpu_irqtime, &p.irqtime.irq_start_time)?;
@@ -46,14 +55,19 @@ impl Introspector {
         at_most(rq, &p.rq.clock, view.clock_ns, now_ns)?;
         at_most(rq, &p.rq.clock_pelt, view.clock_pelt_ns, view.clock_task_ns)?;
         at_most(rq, &p.rq.prev_irq_time, view.prev_irq_time_ns, view.irqtime_total_ns)?;
-        at_most(rq, &p.rq.psi_irq_time, view.psi_irq_time_ns, view.irqtime_total_ns)?;
         at_most(rq, &p.rq.avg_irq_util_avg, view.avg_irq_util, FULL)?;
         at_most(rq, &p.rq.nr_switches, view.nr_switches, now_ns)?;
+        self.cpustat_sanity(at, &view, now_ns)?;
 
         for group in 0..self.groups.len() as u16 {
-            let addresses = self.group(group)?;
-            let (tg, cfs_rq, groupc) =
-                (addresses.task_group, addresses.cfs_rq, addresses.psi_group_cpu);
+            let GroupAddresses { task_group: tg, cfs_rq, .. } = self.group(group)?;
+            if let Some(cfs) = p.rq.cfs
+                && group == 0
+            {
+                root_is(cfs_rq, rq.wrapping_add(cfs))?;
+            }
+            let queued = at.get(cfs_rq, &p.cfs_rq.nr_queued)?;
+            at_most(cfs_rq, &p.cfs_rq.nr_queued, queued, PID_MAX_LIMIT)?;
             let view = self.read_cfs_rq(at, group)?;
             at_most(cfs_rq, &p.cfs_rq.load_avg, view.load_avg, MAX_LOAD)?;
             let contrib = view.tg_load_avg_contrib;
@@ -62,18 +76,11 @@ impl Introspector {
             at_most(cfs_rq, &p.cfs_rq.last_update_tg_load_avg, last, now_ns)?;
             at_most(tg, &p.task_group.load_avg, view.tg_load_avg, MAX_LOAD)?;
             self.check_parent(at, group, tg)?;
-            let since = at.get(groupc, &p.psi.state_start)?;
-            at_most(groupc, &p.psi.state_start, since, now_ns)?;
-            let mask = at.get(groupc, &p.psi.state_mask)?;
-            at_most(groupc, &p.psi.state_mask, mask, ALL_STATES)?;
-            let running = at.get(groupc, &p.psi.nr_running)?;
-            at_most(groupc, &p.psi.nr_running, running, PID_MAX_LIMIT)?;
-            // What runs is counted in the root group, so that group is not idle.
-            if group == 0 && curr.pid != 0 {
-                at_least(groupc, &p.psi.nr_running, running, 1)?;
-                at_least(groupc, &p.psi.state_mask, mask, 1)?;
+            if let Some(field) = &p.cfs_rq.rq {
+                points_to(cfs_rq, field, at.get(cfs_rq, field)?, rq)?;
             }
         }
+        self.psi_sanity(at, &view, curr, now_ns)?;
         self.walk_leaf_list(at, |_, _| Ok(()))
     }
 
@@ -86,4 +93,82 @@ impl Introspector {
         }
         self.task_group("task_group.parent", parent).map(drop)
     }
+
+    /// A task of the kernel's own has its name, where tasks have names.
+    fn is_called(
+        &self,
+        at: &mut Reader<'_>,
+        task: u64,
+        expected: &'static [u8],
+    ) -> Result<(), ReadError> {
+        let Some(field) = &self.places.task.comm else { return Ok(()) };
+        let got = at.get(task, field)?;
+        match got.strip_prefix(expected) {
+            Some([0, ..]) => Ok(()),
+            _ => Err(ReadError::WrongName { address: task, got, expected }),
+        }
+    }
+
+    /// What `/proc/stat` shows of interrupts is what the run queue knows of them.
+    fn cpustat_sanity(
+        &self,
+        at: &mut Reader<'_>,
+        rq: &RqView,
+        now_ns: u64,
+    ) -> Result<(), ReadError> {
+        let (Some(f), Some(stat)) = (&self.places.cpustat, self.read_cpustat(at)?) else {
+            return Ok(());
+        };
+        // Ticks are counted whole: they can be up to one tick, 10 ms at most, ahead.
+        let now_ns = now_ns.saturating_add(10_000_000);
+        for (field, value) in
+            [(&f.user, stat.user_ns), (&f.system, stat.system_ns), (&f.idle, stat.idle_ns)]
+        {
+            at_most(f.address, field, value, now_ns)?;
+        }
+        // Ticks that came before IRQ time was accounted to the nanosecond are in these as well.
+        let sum = stat.irq_ns.saturating_add(stat.softirq_ns);
+        let (irqtime, total) = (self.places.cpu_irqtime, &self.places.irqtime.total);
+        at_most(irqtime, total, rq.irqtime_total_ns, sum)
+    }
+
+    fn psi_sanity(
+        &self,
+        at: &mut Reader<'_>,
+        rq: &RqView,
+        curr: TaskRef,
+        now_ns: u64,
+    ) -> Result<(), ReadError> {
+        let Some(psi) = &self.places.psi else { return Ok(()) };
+        let (base, total) = (self.places.runqueues, rq.irqtime_total_ns);
+        at_most(base, &psi.irq_time, rq.psi_irq_time_ns, total)?;
+        for group in 0..self.groups.len() as u16 {
+            // A group without a cgroup has no state of its own.
+            let Some(groupc) = self.group(group)?.psi_group_cpu else { continue };
+            let since = at.get(groupc, &psi.state_start)?;
+            at_most(groupc, &psi.state_start, since, now_ns)?;
+            let mask = at.get(groupc, &psi.state_mask)?;
+            at_most(groupc, &psi.state_mask, mask, ALL_STATES)?;
+            // What runs is counted in the root group, so that group is not idle.
+            let busy = group == 0 && curr.pid != 0;
+            if busy {
+                at_least(groupc, &psi.state_mask, mask, 1)?;
+            }
+            if let Some(field) = &psi.nr_running {
+                let running = at.get(groupc, field)?;
+                at_most(groupc, field, running, PID_MAX_LIMIT)?;
+                at_least(groupc, field, running, busy.into())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The run queue contains the root group's cfs_rq.
+fn root_is(got: u64, expected: u64) -> Result<(), ReadError> {
+    if got == expected {
+        return Ok(());
+    }
+    let (structure, member, base) = ("task_group", "cfs_rq", 0);
+    Err(ReadError::WrongPointer { structure, member, base, expected, got })
 }

@@ -1,9 +1,11 @@
 //! Where the kernel's variables are.
 
-use object::elf::{EM_X86_64, ET_EXEC, FileHeader64};
+use object::elf::{EM_X86_64, ET_DYN, ET_EXEC, FileHeader64};
 use object::read::elf::{ElfFile64, FileHeader};
 use object::{Endianness, Object, ObjectSymbol, SymbolSection};
 use thiserror::Error;
+
+use super::translate::TranslateError;
 
 /// Why a variable's address is not known.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -48,13 +50,81 @@ pub enum SymbolError {
         /// The file.
         file: String,
     },
+    /// A line of a System.map is not one.
+    #[error("cannot read symbols of {file}: line {line} {why}")]
+    Line {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The variable that says where per-CPU variables are cannot be read.
+    #[error("cannot read {name} at {address:#x}, where {file} has it")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// The variable.
+        name: String,
+        /// Its guest virtual address.
+        address: u64,
+        /// What the walk met.
+        source: TranslateError,
+    },
+    /// What is in memory at a symbol is not what must be there.
+    #[error(
+        "{name} at {address:#x} is {got:#x}, expected {expected:#x}: is {file} the kernel that runs, \
+         and has it booted?"
+    )]
+    Contradiction {
+        /// The file.
+        file: String,
+        /// The variable.
+        name: String,
+        /// Its guest virtual address.
+        address: u64,
+        /// What it must be.
+        expected: u64,
+        /// What it is.
+        got: u64,
+    },
+    /// An interrupt gate does not lead to its handler.
+    #[error(
+        "interrupt gate {vector} leads to {got:#x}, but {name} is linked at {linked:#x} in {file}, and \
+         {why}: is that the kernel that runs?"
+    )]
+    Slide {
+        /// The file.
+        file: String,
+        /// The gate.
+        vector: u8,
+        /// Its handler.
+        name: String,
+        /// The handler's address as linked.
+        linked: u64,
+        /// The address in the gate.
+        got: u64,
+        /// What contradicts.
+        why: &'static str,
+    },
+    /// The function is in the kernel in parts, or not at all.
+    #[error("cannot probe {name} of {file}: {why}")]
+    NoFunction {
+        /// The file.
+        file: String,
+        /// The function.
+        name: String,
+        /// Why not.
+        why: String,
+    },
     /// No symbol has the name.
     #[error("no symbol {name} in {file}")]
     Missing {
         /// The file.
         file: String,
         /// The name.
-        name: &'static str,
+        name: String,
     },
     /// Several symbols have the name and different addresses.
     #[error("symbol {name} in {file} is ambiguous: it is at {first:#x} and at {second:#x}")]
@@ -62,7 +132,7 @@ pub enum SymbolError {
         /// The file.
         file: String,
         /// The name.
-        name: &'static str,
+        name: String,
         /// One address.
         first: u64,
         /// Another.
@@ -74,7 +144,7 @@ pub enum SymbolError {
         /// The file.
         file: String,
         /// The name.
-        name: &'static str,
+        name: String,
         /// Size of the type.
         expected: u64,
         /// Size of the symbol.
@@ -104,8 +174,22 @@ pub struct ElfSymbols<'d> {
 }
 
 impl<'d> ElfSymbols<'d> {
-    /// Opens the symbol table of the ELF file in `data`; `file` names it in errors.
+    /// Opens the symbol table of the executable in `data`; `file` names it in errors.
     pub fn parse(file: &str, data: &'d [u8]) -> Result<Self, SymbolError> {
+        Self::open(file, data, false)
+    }
+
+    /// As [`ElfSymbols::parse`], for a kernel, which may be position-independent as well.
+    pub(super) fn parse_kernel(file: &str, data: &'d [u8]) -> Result<Self, SymbolError> {
+        Self::open(file, data, true)
+    }
+
+    /// The file as `object` has it.
+    pub(super) fn elf(&self) -> &ElfFile64<'d, Endianness> {
+        &self.elf
+    }
+
+    fn open(file: &str, data: &'d [u8], or_dyn: bool) -> Result<Self, SymbolError> {
         let name = || file.to_owned();
         if data.is_empty() {
             return Err(SymbolError::Empty { file: name() });
@@ -128,7 +212,10 @@ impl<'d> ElfSymbols<'d> {
         let malformed = |source| SymbolError::Malformed { file: name(), source };
         let header = FileHeader64::<Endianness>::parse(data).map_err(malformed)?;
         foreign("e_machine", EM_X86_64.0, header.e_machine(Endianness::Little).0)?;
-        foreign("e_type", ET_EXEC.0, header.e_type(Endianness::Little).0)?;
+        let kind = header.e_type(Endianness::Little).0;
+        if !(or_dyn && kind == ET_DYN.0) {
+            foreign("e_type", ET_EXEC.0, kind)?;
+        }
         let elf = ElfFile64::parse(data).map_err(malformed)?;
         if elf.elf_symbol_table().is_empty() {
             return Err(SymbolError::Stripped { file: name() });
@@ -138,7 +225,7 @@ impl<'d> ElfSymbols<'d> {
 
     /// The defined symbol of that name. The same name twice at one address is one symbol; static
     /// variables of different files at different addresses are refused.
-    pub fn find(&self, name: &'static str) -> Result<Symbol, SymbolError> {
+    pub fn find(&self, name: &str) -> Result<Symbol, SymbolError> {
         let mut found: Option<Symbol> = None;
         for symbol in self.elf.symbols() {
             if symbol.name_bytes() != Ok(name.as_bytes())
@@ -151,7 +238,7 @@ impl<'d> ElfSymbols<'d> {
                 Some(first) if first.address != this.address => {
                     return Err(SymbolError::Ambiguous {
                         file: self.file.clone(),
-                        name,
+                        name: name.to_owned(),
                         first: first.address,
                         second: this.address,
                     });
@@ -159,16 +246,16 @@ impl<'d> ElfSymbols<'d> {
                 _ => found = Some(this),
             }
         }
-        found.ok_or_else(|| SymbolError::Missing { file: self.file.clone(), name })
+        found.ok_or_else(|| SymbolError::Missing { file: self.file.clone(), name: name.to_owned() })
     }
 
     /// As [`ElfSymbols::find`], and the symbol must have `size` bytes.
-    pub fn find_sized(&self, name: &'static str, size: u64) -> Result<Symbol, SymbolError> {
+    pub fn find_sized(&self, name: &str, size: u64) -> Result<Symbol, SymbolError> {
         let symbol = self.find(name)?;
         if symbol.size != size {
             return Err(SymbolError::WrongSize {
                 file: self.file.clone(),
-                name,
+                name: name.to_owned(),
                 expected: size,
                 got: symbol.size,
             });

@@ -177,6 +177,11 @@ impl AddressSpace {
         Self { root: cr3 & ADDRESS, depth }
     }
 
+    /// Guest physical address of the topmost table.
+    pub fn root(&self) -> u64 {
+        self.root
+    }
+
     fn check_canonical(&self, va: u64) -> Result<Level, TranslateError> {
         let (top, bits) = match self.depth {
             Depth::Four => (Level::Pml4e, 48),

@@ -14,6 +14,9 @@ pub(crate) struct Guest {
     pub(crate) torn_costs: bool,
 }
 
+/// The pid of the guest's ksoftirqd.
+pub(crate) const KSOFTIRQD: u32 = 1;
+
 /// The parents of [`Guest`]'s groups.
 pub(crate) const PARENTS: [u16; 4] = [0, 0, 1, 0];
 
@@ -48,6 +51,9 @@ impl GuestView for Guest {
     }
     fn curr_pid(&self) -> Result<u32, Torn> {
         Ok(self.rq.curr_pid)
+    }
+    fn runs_ksoftirqd(&self) -> Result<bool, Torn> {
+        Ok(self.rq.curr_pid == KSOFTIRQD)
     }
     fn irqtime_total_ns(&self) -> Result<u64, Torn> {
         Ok(self.rq.irqtime_total_ns)
@@ -274,10 +280,11 @@ fn every_hit_leaves_one_record_and_the_end_one_more() {
         Call::PsiTaskChange { task: a, clear: 1, set: 2 },
         Call::UpdateTgLoadAvg { group: 1 },
         Call::ClearTgLoadAvg { group: 1 },
+        Call::UpdateIrqLoadAvg { running: 4 },
     ] {
         w.hit(1, call).unwrap();
     }
     w.finish(2).unwrap();
     let (_, records, _) = w.trace.finish();
-    assert_eq!((records, w.steps.len(), w.observer.hits()), (9, 8, 8));
+    assert_eq!((records, w.steps.len(), w.observer.hits()), (10, 9, 9));
 }

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use super::*;
 use crate::check::{CheckId, Status};
 use crate::clock::HostFault;
-use crate::observe::tests::{Guest, PARENTS, Torn};
+use crate::observe::tests::{Guest, KSOFTIRQD, PARENTS, Torn};
 use crate::schedule::{Event, Injection};
 use guest_model::policy::{Fault, PsiZeroDelta, RateLimitClock};
 
@@ -187,7 +187,7 @@ fn other_threads_see_how_far_a_session_is() {
 
 #[test]
 fn softirq_work_of_ksoftirqd_is_task_time_and_told_by_the_running_task() {
-    for (pid, parts) in [(0, (50, 0)), (KSOFTIRQD_PID.into(), (0, 50))] {
+    for (pid, parts) in [(0, (50, 0)), (KSOFTIRQD, (0, 50))] {
         let (mut s, mut guest) = (session(), Guest::new());
         s.burn(&guest, 5_000).unwrap();
         s.deliver();

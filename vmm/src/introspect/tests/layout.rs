@@ -51,7 +51,8 @@ fn a_member_that_the_kernel_lacks_is_named() {
     });
     assert_eq!(
         refusal(&layout),
-        "struct cfs_rq of the guest's kernel has no member last_update_tg_load_avg"
+        "the guest's kernel is older than Linux 6.7: struct cfs_rq of the guest's kernel has no \
+         member last_update_tg_load_avg"
     );
 }
 

@@ -1,0 +1,3 @@
+//! Crafted kernels, and real ones where there are some.
+
+mod real;
