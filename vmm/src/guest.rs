@@ -6,8 +6,9 @@ use guest_model::wire::BootError;
 use kvm_bindings::kvm_regs;
 use thiserror::Error;
 
+use crate::device::virtio::DeviceError;
 use crate::introspect::ReadError;
-use crate::kvm::{Exit, Vcpu, VcpuError};
+use crate::kvm::{Exit, StateError, Vcpu, VcpuError};
 use crate::machine::clock_pages::ClockPageError;
 use crate::session::{Asked, Control, Stop, chain};
 
@@ -113,6 +114,43 @@ pub enum GuestError {
         /// Host CPU.
         cpu: u32,
     },
+    /// A device was used as no driver does.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The vCPU's state cannot be read or set.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The kernel panicked.
+    #[error("guest kernel: {why}; {console}")]
+    KernelPanic {
+        /// The first line of the panic.
+        why: String,
+        /// What the console showed last.
+        console: String,
+    },
+    /// The guest reset its machine.
+    #[error("guest reset its machine; {console}")]
+    Reset {
+        /// What the console showed last.
+        console: String,
+    },
+    /// The guest does not say that it is ready.
+    #[error("guest was not ready after {seconds} s; {console}")]
+    NotReady {
+        /// How long it had, s.
+        seconds: u64,
+        /// What the console showed last.
+        console: String,
+    },
+    /// PID 1 cannot go on.
+    #[error("PID 1 of the guest: {message}")]
+    Init {
+        /// In its own words.
+        message: String,
+    },
+    /// A task that the plan does not have.
+    #[error("guest names task {0}, which the scenario does not have")]
+    UnknownTask(u64),
     /// An exit that this program never asks for.
     #[error("unexpected exit {0}")]
     Unexpected(&'static str),

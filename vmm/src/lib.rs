@@ -14,6 +14,7 @@ pub mod initramfs;
 pub mod introspect;
 pub mod kvm;
 pub mod ledger;
+pub mod linux;
 pub mod machine;
 pub mod model;
 pub mod mutants;

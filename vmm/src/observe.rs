@@ -163,7 +163,8 @@ impl Observer {
     }
 }
 
-fn rq_values(rq: &RqView) -> [u64; 9] {
+/// What every call's record says of the run queue.
+pub fn rq_values(rq: &RqView) -> [u64; 9] {
     [
         rq.clock_ns,
         rq.clock_task_ns,

@@ -13,7 +13,7 @@ use crate::clock::GuestClock;
 use crate::engine::{Engine, EngineError, Injections};
 use crate::kvm::VcpuKick;
 use crate::ledger::{Context, Ledger};
-use crate::observe::{Mark, Observer};
+use crate::observe::{Mark, Observer, rq_values};
 use crate::trace::{Kind, Record, Trace};
 use crate::view::{Call, CfsRqView, CostsView, GuestView, PsiView, RqView};
 
@@ -323,6 +323,21 @@ impl<I: Injections> Session<I> {
         self.observer
             .hit(view, call, mark, &mut self.trace, |step| checks.step(step))
             .map_err(Stop::View)
+    }
+
+    /// A probe of the user's was hit, with these in `rdi`, `rsi`, `rdx`, `rcx`, `r8` and `r9`.
+    pub fn user_probe<V: GuestView>(
+        &mut self,
+        view: &V,
+        index: u8,
+        args: [u64; 6],
+    ) -> Result<(), Stop<V::Error>> {
+        let rq = view.rq().map_err(Stop::View)?;
+        let [a, b, c, d, e, f] = args;
+        let own = [index.into(), a, b, c, d, e, f];
+        let at_ns = self.engine.clock().now_ns();
+        self.trace.push(Record::call(at_ns, Kind::Probe, &own, rq_values(&rq)));
+        Ok(())
     }
 
     /// To be called once per exit: tells other threads how far the run is and ends it if it was

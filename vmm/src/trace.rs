@@ -46,6 +46,8 @@ pub enum Kind {
     End = 11,
     /// `update_irq_load_avg()` was entered.
     UpdateIrqLoadAvg = 12,
+    /// A function that the user wants probed was entered.
+    Probe = 13,
 }
 
 /// Names of the run-queue values that every call records, after its own.
@@ -77,6 +79,7 @@ impl Kind {
             Self::ClearTgLoadAvg => "clear_tg_load_avg",
             Self::End => "end",
             Self::UpdateIrqLoadAvg => "update_irq_load_avg",
+            Self::Probe => "probe",
         }
     }
 
@@ -89,6 +92,7 @@ impl Kind {
             Self::UpdateRqClock | Self::End => &[],
             Self::IrqtimeAccountIrq => &["offset"],
             Self::UpdateIrqLoadAvg => &["running_ns"],
+            Self::Probe => &["probe", "rdi", "rsi", "rdx", "rcx", "r8", "r9"],
             Self::PsiAccountIrqtime => &["pid", "group", "next_pid", "next_group"],
             Self::PsiTaskSwitch => &["prev_pid", "next_pid", "sleep"],
             Self::PsiTaskChange => &["pid", "clear", "set"],

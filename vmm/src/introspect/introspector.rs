@@ -298,6 +298,19 @@ impl Introspector {
         Ok(())
     }
 
+    /// The pid of ksoftirqd, where the kernel has a pointer to it.
+    pub fn ksoftirqd_pid(&self) -> Result<Option<u32>, ReadError> {
+        let at = &mut self.reader();
+        let Some(pointer) = self.places.ksoftirqd else { return Ok(None) };
+        let ksoftirqd = at.pointer("ksoftirqd", "cpu0", pointer)?;
+        self.pid(at, "ksoftirqd", ksoftirqd).map(Some)
+    }
+
+    /// The return address of the function at whose entry the guest stands, with `rsp` as it is.
+    pub fn return_address(&self, rsp: u64) -> Result<u64, ReadError> {
+        self.reader().pointer("stack", "return address", rsp)
+    }
+
     /// Text of the guest (the file name of its panic), fit for a terminal: what does not print
     /// is escaped, what is not UTF-8 replaced, and `...` stands for what is beyond 512 bytes or not
     /// readable.

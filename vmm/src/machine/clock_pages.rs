@@ -205,6 +205,16 @@ impl ClockPages {
         Ok(true)
     }
 
+    /// What a read of `msr` gives: what the guest wrote there last. The wall clock is not kept.
+    pub fn registered(&self, msr: u32) -> u64 {
+        let page = match msr {
+            MSR_KVM_SYSTEM_TIME_NEW => self.state.pvclock,
+            MSR_KVM_STEAL_TIME => self.state.steal,
+            _ => None,
+        };
+        page.map_or(0, |address| address | ENABLED)
+    }
+
     /// The guest has a clock page.
     #[inline]
     pub fn has_clock(&self) -> bool {

@@ -1,0 +1,239 @@
+//! Bringing a Linux guest up, in real time: from its first instruction until it says that it is ready.
+//!
+//! The guest's clock runs with its TSC, its timer with the host's clock. An interrupt is delivered
+//! as soon as the guest takes it. At the end time is stopped for good: the clock pages show the guest
+//! time of that instant and move only when the host says so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use guest_model::wire::linux::control;
+use guest_model::wire::port::CONTROL;
+
+use super::bus::{Bus, Written};
+use super::machine::Machine;
+use crate::guest::{GuestError, enter, unhandled};
+use crate::kvm::Exit;
+use crate::machine::clock_pages::{MSR_KVM_SYSTEM_TIME_NEW, TscScale};
+use crate::session::{Control, Stop};
+
+/// A guest that is ready, its time stopped.
+#[derive(Debug)]
+pub struct Ready {
+    /// Guest virtual address of the buffer that takes the plan; `None` for an initrd of the user's.
+    pub buffer: Option<Buffer>,
+}
+
+/// Where PID 1 wants its plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Guest virtual address.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// Longest sleep of a halted guest between two looks at whether the user wants to stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Runs `machine` until its guest is ready, for `patience` at most.
+pub fn bring_up(
+    machine: &mut Machine,
+    control: &Arc<Control>,
+    patience: Duration,
+) -> Result<Ready, GuestError> {
+    let mut host = HostTime::start(control.clone());
+    let scale = TscScale { khz: machine.vcpu.tsc_khz()?, tsc: machine.vcpu.tsc()?, origin_ns: 0 };
+    loop {
+        let exit = enter(&mut machine.vcpu, control)?;
+        let mut halted = false;
+        match exit {
+            Exit::Hlt => halted = true,
+            Exit::In { port, size } => {
+                let value = machine.bus.read_port(port, size, host.now_ns());
+                machine.vcpu.answer_in(value)?;
+            }
+            Exit::Out { port: CONTROL, size: 4, value } => {
+                let regs = machine.vcpu.regs()?;
+                match value {
+                    control::READY_LINUX => {
+                        let buffer = Buffer { address: regs.rdi, size: regs.rsi };
+                        let now_ns = host.now_ns();
+                        drop(host);
+                        freeze(machine, scale, now_ns)?;
+                        return Ok(Ready { buffer: (buffer.size != 0).then_some(buffer) });
+                    }
+                    control::FAILED => {
+                        return Err(machine.failed(regs.rdi, regs.rsi, regs.rdx));
+                    }
+                    other => return Err(GuestError::UnknownControl(other)),
+                }
+            }
+            Exit::Out { port, size, value } => {
+                match machine.bus.write_port(port, size, value, host.now_ns()) {
+                    Written::Reset => return Err(machine.console.reset()),
+                    Written::Timer => host.wake_at(machine.bus.pit.deadline_ns()),
+                    Written::Nothing | Written::EndOfInterrupt(_) => {}
+                }
+            }
+            Exit::Mmio { address, size, written } => {
+                let Machine { bus, vcpu, memory, .. } = &mut *machine;
+                match (Bus::device_at(address), written) {
+                    (Some((device, offset)), Some(value)) => {
+                        bus.write_device(device, offset, size, value, memory)?;
+                    }
+                    (Some((device, offset)), None) => {
+                        vcpu.answer_mmio(bus.read_device(device, offset, size)?)?;
+                    }
+                    // Early boot looks for devices of a PC that are not here.
+                    (None, Some(_)) => {}
+                    (None, None) => vcpu.answer_mmio(u64::MAX)?,
+                }
+            }
+            Exit::Wrmsr { index, value } => {
+                machine.pages.register(index, value)?;
+                if index == MSR_KVM_SYSTEM_TIME_NEW {
+                    machine.pages.run_with_tsc(scale)?;
+                }
+            }
+            Exit::Rdmsr { index } => {
+                let value = machine.pages.registered(index);
+                machine.vcpu.answer_rdmsr(value)?;
+            }
+            Exit::InterruptWindow | Exit::Interrupted => {}
+            Exit::Shutdown => return Err(GuestError::TripleFault),
+            other => return Err(unhandled(other)),
+        }
+        control.exits.fetch_add(1, Relaxed);
+        if control.stopped() {
+            return Err(Stop::Interrupted.into());
+        }
+        machine.console.take(&mut machine.bus);
+        if machine.console.said_ready() {
+            let now_ns = host.now_ns();
+            drop(host);
+            freeze(machine, scale, now_ns)?;
+            return Ok(Ready { buffer: None });
+        }
+        if host.started.elapsed() > patience {
+            return Err(GuestError::NotReady {
+                seconds: patience.as_secs(),
+                console: machine.console.last_lines(),
+            });
+        }
+        deliver(machine, &mut host, halted)?;
+    }
+}
+
+/// Interrupts that are due; a halted guest waits for one.
+fn deliver(machine: &mut Machine, host: &mut HostTime, halted: bool) -> Result<(), GuestError> {
+    loop {
+        let Machine { bus, vcpu, .. } = &mut *machine;
+        let now_ns = host.now_ns();
+        if bus.pit.deadline_ns().is_some_and(|at| at <= now_ns) {
+            bus.pit.fire(now_ns);
+            bus.pic.pulse(0);
+            host.wake_at(bus.pit.deadline_ns());
+        }
+        if bus.pic.deliverable().is_some() {
+            if vcpu.can_inject() {
+                vcpu.request_interrupt_window(false);
+                if let Some(vector) = bus.pic.acknowledge() {
+                    vcpu.interrupt(vector)?;
+                }
+            } else {
+                vcpu.request_interrupt_window(true);
+            }
+            return Ok(());
+        }
+        if !halted {
+            return Ok(());
+        }
+        let wait = bus.pit.deadline_ns().map_or(LOOK, |at| Duration::from_nanos(at - now_ns));
+        std::thread::sleep(wait.min(LOOK));
+        if wait > LOOK {
+            // Let the loop above look whether the user wants to stop; the guest halts again.
+            return Ok(());
+        }
+    }
+}
+
+/// Stops the guest's time at this instant, for good.
+fn freeze(machine: &mut Machine, scale: TscScale, host_ns: u64) -> Result<(), GuestError> {
+    machine.vcpu.request_interrupt_window(false);
+    machine.vcpu.complete()?;
+    let now_ns = scale.system_time_ns(machine.vcpu.tsc()?);
+    machine.pages.freeze()?;
+    machine.pages.set_origin(now_ns, 0);
+    machine.bus.pit.rebase(host_ns, now_ns);
+    machine.pages.publish(&crate::clock::GuestClock::default())?;
+    Ok(())
+}
+
+/// The host's clock since the guest's first instruction, and a thread that makes the vCPU exit when the
+/// guest's timer is due.
+struct HostTime {
+    started: Instant,
+    alarm: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+    waker: Option<Thread>,
+}
+
+/// No alarm.
+const NEVER: u64 = u64::MAX;
+/// The thread is to end.
+const END: u64 = 0;
+
+impl HostTime {
+    fn start(control: Arc<Control>) -> Self {
+        let started = Instant::now();
+        let alarm = Arc::new(AtomicU64::new(NEVER));
+        let at = alarm.clone();
+        let ring = move || {
+            loop {
+                match at.load(Relaxed) {
+                    END => return,
+                    NEVER => std::thread::park(),
+                    due => {
+                        let now = started.elapsed().as_nanos() as u64;
+                        if now < due {
+                            std::thread::park_timeout(Duration::from_nanos(due - now));
+                        } else if at.compare_exchange(due, NEVER, Relaxed, Relaxed).is_ok() {
+                            control.kick();
+                        }
+                    }
+                }
+            }
+        };
+        // Without it the guest's timer is late, which a boot survives.
+        let thread = std::thread::Builder::new().name("timer".into()).spawn(ring).ok();
+        let waker = thread.as_ref().map(|t| t.thread().clone());
+        Self { started, alarm, thread, waker }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    fn wake_at(&mut self, at_ns: Option<u64>) {
+        self.set(at_ns.unwrap_or(NEVER).max(1));
+    }
+
+    fn set(&self, at_ns: u64) {
+        self.alarm.store(at_ns, Relaxed);
+        if let Some(thread) = &self.waker {
+            thread.unpark();
+        }
+    }
+}
+
+impl Drop for HostTime {
+    fn drop(&mut self) {
+        self.set(END);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! `--kernel`: a Linux kernel in a virtual machine, unmodified and without an agent.
+//!
+//! [`bring_up`] boots it in real time until its PID 1 says that it is ready; from then on guest time is
+//! the host's ([`run`]). [`Prepared`] has its workload built and its accounting settled; its run starts
+//! from there with [`Prepared::run`].
+
+pub mod bring_up;
+pub mod bus;
+pub mod console;
+pub mod machine;
+pub mod probes;
+mod rules;
+mod run;
+pub mod time;
+pub mod view;
+
+use std::sync::Arc;
+
+use guest_model::policy::Policy;
+use guest_model::wire::linux::Plan;
+use kvm_bindings::kvm_sregs;
+use thiserror::Error;
+use zerocopy::IntoBytes;
+
+use self::bring_up::Ready;
+use self::bus::Storm;
+use self::machine::{Machine, MachineError};
+use self::probes::{EXTRA, Hit, ProbeError, Probes};
+use self::rules::Rules;
+use self::run::{Flow, Guest};
+use self::view::View;
+use crate::check::CheckId;
+use crate::engine::Injections;
+use crate::guest::{GuestError, broke_off};
+use crate::introspect::linux::btf::Btf;
+use crate::introspect::linux::patch::PatchError;
+use crate::introspect::linux::run_view::{Baseline, Start, StartError, settled};
+use crate::introspect::linux::symbols::SymbolTable;
+use crate::introspect::linux::{Groups, Linux};
+use crate::introspect::translate::{AddressSpace, Depth};
+use crate::introspect::user::{UserError, write_user};
+use crate::introspect::{Function, Lacks, ReadError, SetupError};
+use crate::kvm::VcpuError;
+use crate::session::{Control, PassOutcome, Session, Stop, chain};
+use crate::trace::Trace;
+use crate::view::GuestView;
+
+pub use self::run::Line;
+
+/// Why a Linux guest does not come to its run.
+#[derive(Debug, Error)]
+pub enum LinuxError {
+    /// No machine.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The guest broke off.
+    #[error(transparent)]
+    Guest(#[from] GuestError),
+    /// Its kernel cannot be read.
+    #[error("read the guest's kernel")]
+    Setup(#[from] SetupError),
+    /// A function cannot be probed.
+    #[error(transparent)]
+    Patch(#[from] PatchError),
+    /// Too many probes.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// The plan does not reach PID 1.
+    #[error("hand PID 1 its plan")]
+    Plan(#[from] UserError),
+    /// PID 1 has room for another plan.
+    #[error("PID 1 has {got} bytes for its plan of {expected}: is it from another build?")]
+    PlanSize {
+        /// The plan's size.
+        expected: u64,
+        /// The buffer's.
+        got: u64,
+    },
+    /// The run cannot start.
+    #[error(transparent)]
+    Start(#[from] StartError<ReadError>),
+    /// The vCPU refuses.
+    #[error(transparent)]
+    Vcpu(#[from] VcpuError),
+    /// Something of the run queue cannot be read.
+    #[error("read the guest's run queue")]
+    Read(#[from] ReadError),
+    /// The guest does not come to its run.
+    #[error("the guest did not get ready for its run in {seconds} s of guest time")]
+    NotStarted {
+        /// Guest time that it had, s.
+        seconds: u64,
+    },
+    /// A function has a standard probe.
+    #[error("--probe {symbol}: it is probed in every run, see its records in the trace")]
+    AlreadyProbed {
+        /// The function.
+        symbol: String,
+    },
+    /// Softirq work has no place to be done.
+    #[error(
+        "the scenario has softirq work or lines that wake tasks, and the kernel's network driver cannot be probed: {why}"
+    )]
+    NoSoftirq {
+        /// Why not.
+        why: String,
+    },
+}
+
+impl LinuxError {
+    /// The user asked for the end.
+    pub fn interrupted(&self) -> bool {
+        matches!(self, Self::Guest(GuestError::Session(Stop::Interrupted)))
+    }
+}
+
+/// What a kernel file says of the kernel.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// Its symbols.
+    pub symbols: SymbolTable,
+    /// Its types; `None` has them read from guest memory.
+    pub types: Option<Btf>,
+}
+
+/// What the user wants probed beside the standard functions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserProbe {
+    /// The function.
+    pub symbol: String,
+    /// Names of its arguments.
+    pub args: Vec<String>,
+}
+
+/// What was found out about a kernel before its run.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its rules, as it followed them before the run.
+    pub policy: Policy,
+    /// Its groups: the scenario's in their order, then its own.
+    pub groups: Groups,
+    /// Checks that are about what it lacks, and what that is.
+    pub lacks: Vec<(CheckId, String)>,
+    /// It has a steal clock.
+    pub has_steal_clock: bool,
+}
+
+/// A guest whose run can start at once.
+pub struct Prepared<I> {
+    guest: Guest<I>,
+    linux: Linux,
+    /// What was found out about it.
+    pub found: Found,
+}
+
+/// What a run of a Linux guest says beside its [`PassOutcome`].
+#[derive(Clone, Debug, Default)]
+pub struct Extras {
+    /// Functions that read the scheduler clock, and how often each did.
+    pub clock_readers: Vec<(String, u64)>,
+    /// Hits of the user's probes.
+    pub user_hits: Vec<u64>,
+}
+
+/// A guest that has not settled after this much guest time is not waited for: 2 s.
+const SETTLE_NS: u64 = 2_000_000_000;
+
+/// Bit 12 of CR4: 5-level paging (SDM 3A, section 2.5).
+const CR4_LA57: u64 = 1 << 12;
+
+fn depth(sregs: &kvm_sregs) -> Depth {
+    if sregs.cr4 & CR4_LA57 != 0 { Depth::Five } else { Depth::Four }
+}
+
+/// The address space of the task that runs.
+fn address_space(sregs: &kvm_sregs) -> AddressSpace {
+    AddressSpace::new(sregs.cr3, depth(sregs))
+}
+
+/// What a run of a Linux guest is made of, beside its machine.
+#[derive(Clone, Debug)]
+pub struct Workload<'a> {
+    /// What PID 1 is to build; an initrd of the user's brings its own.
+    pub plan: &'a Plan,
+    /// Paths of the scenario's groups, the root's first.
+    pub paths: Vec<String>,
+    /// The scenario's interrupt lines.
+    pub lines: Vec<Line>,
+    /// What the user wants probed.
+    pub probes: &'a [UserProbe],
+}
+
+/// Finds the kernel in a guest that stands still, installs the probes, has PID 1 carry out its plan, and
+/// waits until the accounting of what went before is settled. To be called on the thread that is to run
+/// the vCPU.
+pub fn prepare<I: Injections>(
+    mut machine: Machine,
+    ready: &Ready,
+    kernel: &Kernel,
+    work: Workload<'_>,
+    control: &Arc<Control>,
+) -> Result<Prepared<I>, LinuxError> {
+    let sregs = machine.vcpu.read_sregs()?;
+    let depth = depth(&sregs);
+    let (symbols, types) = (kernel.symbols.clone(), kernel.types.clone());
+    let linux =
+        Linux::find(machine.memory.clone(), sregs.cr3, depth, sregs.idt.base, symbols, types)?;
+    if let Some(buffer) = ready.buffer {
+        let plan = work.plan.as_bytes();
+        let expected = plan.len() as u64;
+        if buffer.size != expected {
+            return Err(LinuxError::PlanSize { expected, got: buffer.size });
+        }
+        write_user(&machine.memory, address_space(&sregs), buffer.address, plan)?;
+    }
+    control.set_kick(Some(machine.vcpu.kick_handle()?));
+    let (probes, missing) = install(&linux, work.probes)?;
+    if work.lines.iter().any(|line| matches!(line.storm, Storm::Net(_)))
+        && let Some((_, why)) = missing.iter().find(|(hit, _)| *hit == Hit::Softirq)
+    {
+        return Err(LinuxError::NoSoftirq { why: why.clone() });
+    }
+    // Tasks say who they are before all groups are there.
+    let raw = linux.introspector(linux.groups(&[])?.table)?;
+    let view = View::new(raw)?;
+    let mut guest: Guest<I> = Guest::new(machine, view, probes, work.lines, control.clone());
+
+    let mut rules = Rules::default();
+    let own_init = ready.buffer.is_some();
+    if own_init {
+        while turn(&mut guest, &mut rules, false)? != Flow::Started {}
+    }
+    let wanted: Vec<&str> = work.paths.iter().map(String::as_str).collect();
+    let groups = linux.groups(if own_init { &wanted } else { &[] })?;
+    guest.view.replace(linux.introspector(groups.table.clone())?);
+    guest.view.raw().sanity(guest.now_ns())?;
+    let lacks = guest.view.raw().lacks();
+    let (steal_ns, psi) = (lacks.steal.is_none().then_some(0), lacks.psi.is_none());
+    loop {
+        if own_init {
+            // PID 1 burns between two questions.
+            while turn(&mut guest, &mut rules, true)? != Flow::Settle {}
+        } else {
+            turn(&mut guest, &mut rules, true)?;
+        }
+        let late = guest.time.clock().now_ns() > SETTLE_NS;
+        let done = settled(&guest.view.rq()?, steal_ns, psi) || late;
+        if own_init {
+            guest.machine.vcpu.answer_in(done.into())?;
+        }
+        if done {
+            break;
+        }
+    }
+
+    let count = groups.parents.len() as u16;
+    let stamp_clock = rules.stamp_clock(&guest.view, count)?;
+    let policy = rules.policy(stamp_clock, &guest.probes, linux.symbols());
+    let sched_clock_ns = guest.now_ns().wrapping_add(linux.sched_clock_offset_ns()?);
+    let start = Start { sched_clock_ns, steal_ns, psi, stamp_clock };
+    let baseline = Baseline::take(&guest.view, count, start)?;
+    guest.view.begin(baseline);
+    guest.probes.clear_counts();
+    let lacks = lacking(&missing, lacks);
+    Ok(Prepared {
+        guest,
+        linux,
+        found: Found { policy, groups, lacks, has_steal_clock: steal_ns.is_some() },
+    })
+}
+
+/// One turn of a guest before its run.
+fn turn<I: Injections>(
+    guest: &mut Guest<I>,
+    rules: &mut Rules,
+    groups_known: bool,
+) -> Result<Flow, LinuxError> {
+    let flow = guest.turn()?;
+    match flow {
+        Flow::Called(function, args) if groups_known => {
+            rules.called(&guest.view, function, args)?
+        }
+        Flow::Called(..) => drop(rules.look(&guest.view)?),
+        _ => {}
+    }
+    if guest.time.finished() {
+        return Err(LinuxError::NotStarted { seconds: time::PREPARE_NS / 1_000_000_000 });
+    }
+    Ok(flow)
+}
+
+/// Probes that could not be installed, and why.
+type Missing = Vec<(Hit, String)>;
+
+/// Patches the entries of all functions that are probed.
+fn install(linux: &Linux, wanted: &[UserProbe]) -> Result<(Probes, Missing), LinuxError> {
+    let (mut probes, mut missing) = (Probes::default(), Vec::new());
+    for function in Function::ALL {
+        let hit = Hit::Call(function);
+        let name = function.symbol();
+        let address = probes.next_port(name)?;
+        match linux.probe(name, address) {
+            Ok(planted) => probes.add(planted.address, hit),
+            Err(e) if matches!(function, Function::UpdateRqClock | Function::IrqtimeAccountIrq) => {
+                return Err(e.into());
+            }
+            Err(e) => missing.push((hit, chain(&e))),
+        }
+    }
+    for extra in EXTRA {
+        let known = |name: &&&str| linux.symbols().table().has(name);
+        let name = extra.names.iter().find(known).unwrap_or(&extra.names[0]);
+        match linux.probe_entry(name, probes.next_port(name)?) {
+            Ok(planted) => probes.add(planted.address, extra.hit),
+            Err(e) => missing.push((extra.hit, chain(&e))),
+        }
+    }
+    for (index, probe) in (0u8..).zip(wanted) {
+        let symbol = &probe.symbol;
+        if linux.symbols().function(symbol).is_ok_and(|at| probes.is_probed(at)) {
+            return Err(LinuxError::AlreadyProbed { symbol: symbol.clone() });
+        }
+        let planted = linux.probe(symbol, probes.next_port(symbol)?)?;
+        probes.add(planted.address, Hit::User(index));
+    }
+    Ok((probes, missing))
+}
+
+/// The checks that are about what a kernel lacks, and what that is.
+fn lacking(missing: &Missing, lacks: Lacks) -> Vec<(CheckId, String)> {
+    let mut checks: Vec<(CheckId, String)> = vec![
+        (CheckId::Costs, "a Linux kernel keeps no counters of what its rules cost".into()),
+        (CheckId::TgOffline, "the only CPU cannot go offline".into()),
+    ];
+    let why = |hit| missing.iter().find(|(m, _)| *m == hit).map(|(_, why)| why.clone());
+    let mut without = |hit, ids: &[CheckId]| {
+        if let Some(why) = why(hit) {
+            checks.extend(ids.iter().map(|id| (*id, why.clone())));
+        }
+    };
+    use CheckId::*;
+    without(
+        Hit::Call(Function::UpdateTgLoadAvg),
+        &[TgRateLimit, TgTolerance, TgPublished, RqClockFresh],
+    );
+    let psi = [PsiCalled, PsiZero, PsiWrites, PsiIrqLedger, PsiDeltaNotNegative];
+    without(Hit::Call(Function::PsiAccountIrqtime), &psi);
+    without(Hit::Call(Function::PsiTaskSwitch), &[PsiCalled]);
+    without(Hit::Tick, &[PsiCalled, LeafList]);
+    if let Some(why) = lacks.psi {
+        checks.extend(psi.iter().map(|id| (*id, format!("the kernel {why}"))));
+    }
+    if let Some(why) = lacks.steal {
+        checks.push((StealAccounted, format!("the kernel {why}")));
+    }
+    checks
+}
+
+impl<I: Injections> Prepared<I> {
+    /// The run: `session` from its start to its end. Whatever the guest does, what was found until then
+    /// is in the outcome.
+    pub fn run(mut self, mut session: Session<I>) -> (PassOutcome, Trace, Extras) {
+        let ids: Vec<CheckId> = self.found.lacks.iter().map(|(id, _)| *id).collect();
+        session.lacks(&ids);
+        if !self.found.has_steal_clock {
+            session.lacks_steal_clock();
+        }
+        let control = session.control();
+        let begun = session.begin(&self.guest.view).map_err(GuestError::from);
+        let (session, ended) = match begun {
+            Ok(()) => self.guest.run(session),
+            Err(e) => (session, Err(e)),
+        };
+        let stopped = ended.err().map(|e| broke_off(&self.guest.machine.vcpu, &e));
+        control.set_kick(None);
+        let (outcome, trace) = session.finish(&self.guest.view, stopped);
+        let extras = Extras {
+            clock_readers: self.clock_readers(),
+            user_hits: self.guest.probes.user_hits().to_vec(),
+        };
+        (outcome, trace, extras)
+    }
+
+    /// Functions that read the scheduler clock, most often first.
+    fn clock_readers(&self) -> Vec<(String, u64)> {
+        let mut readers: Vec<(String, u64)> = Vec::new();
+        for (at, count) in self.guest.probes.clock_readers() {
+            let name = self.linux.symbols().caller(*at).unwrap_or("(unknown)");
+            match readers.iter_mut().find(|(known, _)| known == name) {
+                Some((_, sum)) => *sum += count,
+                None => readers.push((name.to_owned(), *count)),
+            }
+        }
+        readers.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        readers
+    }
+}

@@ -1,0 +1,337 @@
+//! The run of a Linux guest: the loop around KVM_RUN in virtual time.
+//!
+//! Guest code runs in no time. Time moves at four exits only: a task burns, softirq work is done (at
+//! the entry of the network driver's poll function), a handler reads its device's status (the timer's:
+//! the end of interrupt that its handler writes), the CPU halts. Interrupts are delivered at those
+//! exits, one at each, as for the bundled guest; before one is delivered its device is made to have
+//! something to say.
+
+use std::sync::Arc;
+
+use guest_model::wire::linux::{control, port};
+use guest_model::wire::port::{BURN, CONTROL};
+
+use super::bus::{Bus, Storm, Written};
+use super::machine::Machine;
+use super::probes::{Hit, PROBE_PORTS, Probes};
+use super::time::Time;
+use super::view::View;
+use crate::engine::Injections;
+use crate::guest::{GuestError, enter, unhandled};
+use crate::introspect::{Function, ReadError};
+use crate::kvm::Exit;
+use crate::session::{Control, Session, Stop};
+
+/// What the loop's owner has to do after an exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Nothing.
+    Go,
+    /// PID 1 has built the workload.
+    Started,
+    /// PID 1 asks whether the run may start: answer before the next turn.
+    Settle,
+    /// Before the run, a function was called that the observer would take.
+    Called(Function, [u64; 3]),
+}
+
+/// A Linux guest in virtual time.
+pub struct Guest<I> {
+    /// The virtual machine.
+    pub machine: Machine,
+    /// Who lets time pass.
+    pub time: Time<I>,
+    /// What is seen of it.
+    pub view: View,
+    /// Its probes.
+    pub probes: Probes,
+    /// The scenario's lines: entry i is line i + 1.
+    pub lines: Vec<Line>,
+    control: Arc<Control>,
+}
+
+/// A storm source of the scenario's.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Its device.
+    pub storm: Storm,
+    /// What wakes the task that waits for it; `None` if nobody does.
+    pub frame: Option<Vec<u8>>,
+}
+
+impl<I: Injections> Guest<I> {
+    /// A guest whose time stands still from here on, with `lines` as storm sources.
+    pub fn new(
+        machine: Machine,
+        view: View,
+        probes: Probes,
+        lines: Vec<Line>,
+        control: Arc<Control>,
+    ) -> Self {
+        Self { machine, time: Time::prepare(), view, probes, lines, control }
+    }
+
+    /// Runs `session` to its end, from this instant on.
+    pub fn run(&mut self, session: Session<I>) -> (Session<I>, Result<(), GuestError>) {
+        let state = self.machine.pages.state();
+        let origin_ns = state.origin_ns.wrapping_add(self.time.clock().now_ns());
+        self.machine.pages.set_origin(origin_ns, state.steal_origin_ns);
+        self.time = Time::Run(Box::new(session));
+        self.arm_timer();
+        let ended = self.run_out();
+        match std::mem::replace(&mut self.time, Time::prepare()) {
+            Time::Run(session) => (*session, ended),
+            Time::Prepare(..) => unreachable!("the run was begun above"),
+        }
+    }
+
+    fn run_out(&mut self) -> Result<(), GuestError> {
+        self.machine.pages.publish(self.time.clock())?;
+        while !self.time.finished() {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// The guest's own clock, which its timer counts in, ns.
+    pub fn now_ns(&self) -> u64 {
+        self.machine.pages.state().origin_ns.wrapping_add(self.time.clock().now_ns())
+    }
+
+    /// The 8254's deadline becomes the engine's.
+    fn arm_timer(&mut self) {
+        let origin_ns = self.machine.pages.state().origin_ns;
+        // What is due at once is due at the first nanosecond: 0 disarms.
+        let deadline =
+            self.machine.bus.pit.deadline_ns().map_or(0, |at| at.saturating_sub(origin_ns).max(1));
+        self.time.set_timer(deadline);
+    }
+
+    /// One KVM_RUN and what its exit asks for.
+    #[inline]
+    pub fn turn(&mut self) -> Result<Flow, GuestError> {
+        let exit = enter(&mut self.machine.vcpu, &self.control)?;
+        let before = self.time.clock().updates();
+        let mut flow = Flow::Go;
+        match exit {
+            Exit::Out { port, size: 1, .. } if PROBE_PORTS.contains(&port) => {
+                flow = self.probe(port)?;
+            }
+            Exit::In { port: BURN, size: 4 } => self.burn()?,
+            Exit::Hlt => {
+                self.mask();
+                if !self.other_interrupt()? {
+                    self.time.idle(&self.view)?;
+                    self.deliver()?;
+                }
+            }
+            Exit::Mmio { address, size, written } => self.mmio(address, size, written)?,
+            Exit::In { port: port::SETTLE, size: 4 } => flow = Flow::Settle,
+            Exit::Out { port: CONTROL, size: 4, value } => flow = self.control_word(value)?,
+            Exit::In { port, size } => {
+                let now_ns = self.now_ns();
+                let value = self.machine.bus.read_port(port, size, now_ns);
+                self.machine.vcpu.answer_in(value)?;
+            }
+            Exit::Out { port, size, value } => {
+                let now_ns = self.now_ns();
+                match self.machine.bus.write_port(port, size, value, now_ns) {
+                    Written::Nothing => {}
+                    Written::Timer => self.arm_timer(),
+                    Written::EndOfInterrupt(0) => {
+                        if self.time.in_service(0) {
+                            self.time.irq_status(0)?;
+                        }
+                    }
+                    Written::EndOfInterrupt(_) => {}
+                    Written::Reset => return Err(self.machine.console.reset()),
+                }
+            }
+            Exit::Wrmsr { index, value } => {
+                self.machine.pages.register(index, value)?;
+                self.machine.pages.publish(self.time.clock())?;
+            }
+            Exit::Rdmsr { index } => {
+                let value = self.machine.pages.registered(index);
+                self.machine.vcpu.answer_rdmsr(value)?;
+            }
+            Exit::Interrupted => {}
+            Exit::Shutdown => return Err(GuestError::TripleFault),
+            other => return Err(unhandled(other)),
+        }
+        if self.time.clock().updates() != before {
+            self.machine.pages.publish(self.time.clock())?;
+        }
+        self.tick()?;
+        Ok(flow)
+    }
+
+    fn tick(&mut self) -> Result<(), GuestError> {
+        match &mut self.time {
+            Time::Run(session) => session.tick::<ReadError>()?,
+            Time::Prepare(..) => {
+                self.control.exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                if self.control.stopped() {
+                    return Err(Stop::Interrupted.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Which lines the guest holds back, asked where no handler runs.
+    #[inline]
+    fn mask(&mut self) {
+        let pic = &self.machine.bus.pic;
+        let mut masked = u32::from(pic.is_masked(0));
+        for (line, bit) in self.lines.iter().zip(1..) {
+            masked |= u32::from(pic.is_masked(line.storm.irq())) << bit;
+        }
+        self.time.set_masked(masked);
+    }
+
+    /// Delivers an interrupt that waits, if the guest takes interrupts.
+    #[inline]
+    fn deliver(&mut self) -> Result<(), GuestError> {
+        if self.time.finished() || !self.time.has_pending() || !self.machine.vcpu.can_inject() {
+            return Ok(());
+        }
+        let now_ns = self.now_ns();
+        let Some(number) = self.time.deliver() else { return Ok(()) };
+        let bus = &mut self.machine.bus;
+        let irq = match number.checked_sub(1).and_then(|i| self.lines.get(usize::from(i))) {
+            None => {
+                bus.pit.fire(now_ns);
+                0
+            }
+            Some(line) => {
+                bus.raise(line.storm, line.frame.as_deref(), &self.machine.memory)?;
+                line.storm.irq()
+            }
+        };
+        if irq == 0 {
+            self.arm_timer();
+        }
+        self.inject(irq)
+    }
+
+    /// The interrupt controller takes an edge on `irq`, and the vCPU its vector.
+    fn inject(&mut self, irq: u8) -> Result<(), GuestError> {
+        let Machine { bus, vcpu, .. } = &mut self.machine;
+        bus.pic.pulse(irq);
+        if let Some(vector) = bus.pic.acknowledge() {
+            vcpu.interrupt(vector)?;
+        }
+        Ok(())
+    }
+
+    /// An interrupt that is no line of the scenario's (the serial port's) costs no time.
+    fn other_interrupt(&mut self) -> Result<bool, GuestError> {
+        let Machine { bus, vcpu, .. } = &mut self.machine;
+        if bus.pic.deliverable().is_none() || !vcpu.can_inject() {
+            return Ok(false);
+        }
+        if let Some(vector) = bus.pic.acknowledge() {
+            vcpu.interrupt(vector)?;
+        }
+        Ok(true)
+    }
+
+    fn burn(&mut self) -> Result<(), GuestError> {
+        let want_ns = self.machine.vcpu.regs()?.rdi.try_into().unwrap_or(u32::MAX);
+        self.mask();
+        let other = self.other_interrupt()?;
+        let got_ns = if other { 0 } else { self.time.burn(&self.view, want_ns)? };
+        self.machine.vcpu.answer_in(got_ns)?;
+        if other { Ok(()) } else { self.deliver() }
+    }
+
+    fn mmio(&mut self, address: u64, size: u8, written: Option<u64>) -> Result<(), GuestError> {
+        let Machine { bus, vcpu, memory, .. } = &mut self.machine;
+        let Some((device, offset)) = Bus::device_at(address) else {
+            return Err(unhandled(Exit::Mmio { address, size, written }));
+        };
+        match written {
+            Some(value) => drop(bus.write_device(device, offset, size, value, memory)?),
+            None => {
+                if Bus::is_status(offset)
+                    && let Some(i) = self.lines.iter().position(|line| line.storm == device)
+                    && self.time.in_service(i as u16 + 1)
+                {
+                    self.time.irq_status(i as u16 + 1)?;
+                }
+                vcpu.answer_mmio(bus.read_device(device, offset, size)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A probe was hit.
+    #[inline]
+    fn probe(&mut self, port: u16) -> Result<Flow, GuestError> {
+        let regs = self.machine.vcpu.regs()?;
+        match self.probes.hit(port) {
+            None => return Err(unhandled(Exit::Out { port, size: 1, value: 0 })),
+            Some(Hit::Softirq) => self.softirq(port)?,
+            Some(Hit::ClockRead) => {
+                let caller = self.view.raw().return_address(regs.rsp).map_err(Stop::View)?;
+                self.probes.clock_read(caller);
+            }
+            Some(Hit::Tick) => {
+                if let Time::Run(session) = &mut self.time {
+                    session.tick_begins();
+                }
+            }
+            Some(Hit::Call(function)) => {
+                let args = [regs.rdi, regs.rsi, regs.rdx];
+                match &mut self.time {
+                    Time::Run(session) => {
+                        let call = self.view.call(function, args).map_err(Stop::View)?;
+                        session.probe(&self.view, call)?;
+                    }
+                    Time::Prepare(..) => return Ok(Flow::Called(function, args)),
+                }
+            }
+            Some(Hit::User(index)) => {
+                self.probes.user_hit(index);
+                if let Time::Run(session) = &mut self.time {
+                    let args = [regs.rdi, regs.rsi, regs.rdx, regs.rcx, regs.r8, regs.r9];
+                    session.user_probe(&self.view, index, args)?;
+                }
+            }
+        }
+        Ok(Flow::Go)
+    }
+
+    /// The network driver polls: softirq work is done here. When an interrupt comes in between, the
+    /// guest goes back to the probe after it and asks for the rest.
+    fn softirq(&mut self, port: u16) -> Result<(), GuestError> {
+        self.mask();
+        let left_ns = self.time.softirq(&self.view)?;
+        if left_ns == 0 || self.time.finished() || !self.time.has_pending() {
+            return Ok(());
+        }
+        let vcpu = &mut self.machine.vcpu;
+        vcpu.complete()?;
+        let mut regs = vcpu.read_regs()?;
+        if let Some(address) = self.probes.address(port) {
+            regs.rip = address;
+        }
+        vcpu.set_regs(&regs)?;
+        self.deliver()
+    }
+
+    fn control_word(&mut self, word: u32) -> Result<Flow, GuestError> {
+        let regs = self.machine.vcpu.regs()?;
+        match word {
+            control::STARTED => Ok(Flow::Started),
+            control::TASK => {
+                let index = regs.rdi.try_into().map_err(|_| GuestError::UnknownTask(regs.rdi))?;
+                self.view.name_task(index).map_err(Stop::View)?;
+                Ok(Flow::Go)
+            }
+            control::FAILED => Err(self.machine.failed(regs.rdi, regs.rsi, regs.rdx)),
+            other => Err(GuestError::UnknownControl(other)),
+        }
+    }
+}
