@@ -4,7 +4,7 @@
 //! left, so that a machine's devices are saved one behind the other without a frame around each.
 
 use thiserror::Error;
-use zerocopy::TryFromBytes;
+use zerocopy::{Immutable, IntoBytes, TryFromBytes};
 
 /// Bytes that are not what a device saved.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -19,7 +19,7 @@ pub enum StateError {
         /// Bytes that are left.
         got: usize,
     },
-    /// A boolean or an enumeration holds another value.
+    /// A boolean, an enumeration or an unused byte holds another value.
     #[error("restore {device}: a field holds a value that is not one of its own")]
     Value {
         /// The device.
@@ -47,6 +47,13 @@ pub trait State: Sized {
     /// Takes the device from the front of `bytes`. These may be anything: what is restored is
     /// something that a device can have become by what a guest does to it, or it is refused.
     fn restore(bytes: &mut &[u8]) -> Result<Self, StateError>;
+}
+
+/// A byte between fields, or after them, so that there is no padding. Another value is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, TryFromBytes, Immutable)]
+#[repr(u8)]
+pub(super) enum Unused {
+    Zero = 0,
 }
 
 /// Takes a `T` from the front of `bytes`.

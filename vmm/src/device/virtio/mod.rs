@@ -65,3 +65,6 @@ pub enum DeviceError {
         source: QueueError,
     },
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use zerocopy::{Immutable, IntoBytes, TryFromBytes};
 use super::queue::QueueError;
 use super::registers::{INTERRUPT_QUEUE, Kind, Registers};
 use super::{DeviceError, Event};
-use crate::device::state::{State, StateError, take};
+use crate::device::state::{State, StateError, Unused, take};
 
 const RECEIVE: u16 = 0;
 const TRANSMIT: u16 = 1;
@@ -34,7 +34,7 @@ pub struct Net {
 struct Wire {
     sent: u64,
     mac: [u8; 6],
-    reserved: [u8; 2],
+    unused: [Unused; 2],
 }
 
 fn in_queue(queue: u16) -> impl Fn(QueueError) -> DeviceError {
@@ -44,7 +44,7 @@ fn in_queue(queue: u16) -> impl Fn(QueueError) -> DeviceError {
 impl Net {
     /// As after power on, with the address `mac`.
     pub fn new(mac: [u8; 6]) -> Self {
-        let wire = Wire { sent: 0, mac, reserved: [0; 2] };
+        let wire = Wire { sent: 0, mac, unused: [Unused::Zero; 2] };
         Self { registers: Registers::new(Kind::Net), wire }
     }
 
@@ -108,7 +108,9 @@ impl Net {
     ) -> Result<Event, DeviceError> {
         let event = self.registers.write(offset, size, value, memory)?;
         match event {
-            Event::Notify(TRANSMIT) => self.transmit(memory).map_err(in_queue(TRANSMIT))?,
+            Event::Notify(TRANSMIT) if self.is_running() => {
+                self.transmit(memory).map_err(in_queue(TRANSMIT))?
+            }
             Event::DriverOk => {
                 let queue = &self.registers.queues[usize::from(RECEIVE)];
                 if queue.is_ready() {
@@ -140,12 +142,6 @@ impl State for Net {
 
     fn restore(bytes: &mut &[u8]) -> Result<Self, StateError> {
         let registers = Registers::restore(DEVICE, Kind::Net, bytes)?;
-        let wire: Wire = take(DEVICE, bytes)?;
-        if wire.reserved != [0; 2] {
-            let (field, expected) = ("reserved bytes", "0");
-            let got = wire.reserved[0].into();
-            return Err(StateError::Field { device: DEVICE, field, expected, got });
-        }
-        Ok(Self { registers, wire })
+        Ok(Self { registers, wire: take(DEVICE, bytes)? })
     }
 }

@@ -11,7 +11,7 @@ use thiserror::Error;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryError, GuestMemoryMmap};
 use zerocopy::{Immutable, IntoBytes, TryFromBytes};
 
-use crate::device::state::StateError;
+use crate::device::state::{StateError, Unused};
 
 /// Most buffers of a queue (QueueNumMax).
 pub(super) const MAX_SIZE: u16 = 256;
@@ -132,7 +132,7 @@ pub(super) struct Queue {
     /// Buffers put into the used ring; wraps.
     next_used: u16,
     ready: bool,
-    reserved: u8,
+    unused: Unused,
 }
 
 impl Queue {
@@ -142,7 +142,7 @@ impl Queue {
         next_available: 0,
         next_used: 0,
         ready: false,
-        reserved: 0,
+        unused: Unused::Zero,
     };
 
     /// The driver gave it to the device.
@@ -289,12 +289,13 @@ impl Queue {
 
     /// Refuses what no driver can have set.
     pub fn check(&self, device: &'static str) -> Result<(), StateError> {
-        let field = |field, expected, got| Err(StateError::Field { device, field, expected, got });
         if !self.size.is_power_of_two() || self.size > MAX_SIZE {
-            return field("queue size", "a power of two up to 256", self.size.into());
-        }
-        if self.reserved != 0 {
-            return field("reserved byte", "0", self.reserved.into());
+            return Err(StateError::Field {
+                device,
+                field: "queue size",
+                expected: "a power of two up to 256",
+                got: self.size.into(),
+            });
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use zerocopy::{Immutable, IntoBytes, TryFromBytes};
 
 use super::queue::{MAX_SIZE, Queue, QueueError};
 use super::{DeviceError, Event};
-use crate::device::state::{StateError, take};
+use crate::device::state::{StateError, Unused, take};
 
 /// Offsets, as include/uapi/linux/virtio_mmio.h names them.
 pub(super) mod offset {
@@ -94,7 +94,7 @@ pub(super) struct Registers {
     interrupt_status: u8,
     status: u8,
     kind: Kind,
-    reserved: u8,
+    unused: Unused,
 }
 
 impl Registers {
@@ -108,7 +108,7 @@ impl Registers {
             interrupt_status: 0,
             status: 0,
             kind,
-            reserved: 0,
+            unused: Unused::Zero,
         }
     }
 
@@ -284,9 +284,6 @@ impl Registers {
         let negotiated = self.status & (status::FEATURES_OK | status::DRIVER_OK) != 0;
         if negotiated && !self.accepts_features() {
             return field("driver features", "version 1 and what is offered", self.driver_features);
-        }
-        if self.reserved != 0 {
-            return field("reserved byte", "0", self.reserved.into());
         }
         self.queues.iter().try_for_each(|queue| queue.check(device))
     }
