@@ -1,6 +1,7 @@
 //! The commands: what `main` runs.
 
 mod doctor;
+mod linux;
 mod mutants;
 mod output;
 mod run;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::linux::UserProbe;
 use crate::run::GuestKind;
 use crate::scenario::parse_duration;
 
@@ -108,6 +109,9 @@ pub struct RunArgs {
     /// Boot this ELF image, built from firmware/, instead of the bundled one.
     #[arg(long, value_name = "ELF")]
     pub firmware: Option<PathBuf>,
+    /// How to run a Linux kernel.
+    #[command(flatten)]
+    pub linux: LinuxArgs,
     /// How long the guest may run without asking for anything before it counts as spinning, for
     /// example 30s.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = watchdog)]
@@ -115,6 +119,64 @@ pub struct RunArgs {
     /// When to colour the page.
     #[arg(long, value_enum, default_value_t)]
     pub color: Color,
+}
+
+/// Options that choose a Linux guest and what it boots.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Linux guests")]
+pub struct LinuxArgs {
+    /// Run this Linux kernel, a vmlinux or bzImage of 6.12 to 7.3, instead of the bundled guest; for
+    /// example one that scripts/guest-kernel built.
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+    /// Where the kernel's symbols are: its vmlinux or System.map [default: the kernel itself].
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    pub symbols: Option<PathBuf>,
+    /// Initial file system, instead of the one that builds the scenario's groups and tasks
+    /// (docs/linux.md says how it tells that it is ready).
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    pub initrd: Option<PathBuf>,
+    /// Parameters for the kernel's command line; for example "nokaslr psi=1".
+    #[arg(
+        long,
+        value_name = "TEXT",
+        requires = "kernel",
+        default_value = "",
+        allow_hyphen_values = true
+    )]
+    pub cmdline: String,
+    /// Guest memory, MiB.
+    #[arg(long, value_name = "MIB", requires = "kernel", default_value_t = 128)]
+    pub memory: u64,
+    /// Show the guest's serial console on standard error.
+    #[arg(long, requires = "kernel")]
+    pub console: bool,
+    /// Also probe this function, with names for its arguments (six at most); repeatable. For
+    /// example --probe update_load_avg:cfs_rq,se,flags.
+    #[arg(long = "probe", value_name = "SYMBOL[:ARG,...]", requires = "kernel", value_parser = probe)]
+    pub probes: Vec<UserProbe>,
+    /// Boot the guest anew and keep no snapshot of it.
+    #[arg(long, requires = "kernel")]
+    pub no_snapshot: bool,
+    /// How long the guest may take to boot, for example 5m.
+    #[arg(long, value_name = "TIME", requires = "kernel", default_value = "2m", value_parser = watchdog)]
+    pub boot_timeout: Duration,
+}
+
+fn probe(text: &str) -> Result<UserProbe, String> {
+    let (symbol, args) = text.split_once(':').unwrap_or((text, ""));
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.".contains(&b))
+    };
+    let args: Vec<String> =
+        args.split(',').filter(|_| text.contains(':')).map(str::to_owned).collect();
+    if args.len() > 6 {
+        return Err("at most six arguments come in registers".into());
+    }
+    match std::iter::once(symbol).chain(args.iter().map(String::as_str)).find(|n| !is_name(n)) {
+        Some(bad) => Err(format!("{bad:?} is not a name: expected SYMBOL or SYMBOL:ARG,...")),
+        None => Ok(UserProbe { symbol: symbol.to_owned(), args }),
+    }
 }
 
 /// Options of `mutants`.

@@ -9,6 +9,7 @@ use crate::check::{CheckId, Setup, Status};
 use crate::clock::HostFault;
 use crate::engine::Engine;
 use crate::kvm::Kvm;
+use crate::linux::UserProbe;
 use crate::scenario::Scenario;
 use crate::schedule::Schedule;
 use crate::session::{Control, PassOutcome, Session};
@@ -45,9 +46,34 @@ pub fn session(
         fault: planted.guest.unwrap_or(Fault::None),
     };
     let parents = scenario.groups.iter().map(|g| g.parent).collect();
+    let tick_period_ns = Some(scenario.tick.rate.period_ns());
+    (policy, new_session(scenario, policy, planted, parents, tick_period_ns, trace, control))
+}
+
+/// A session over `scenario` on a Linux guest that follows `policy` and has groups with these parents.
+/// Its ticks are its own.
+pub fn linux_session(
+    scenario: &Scenario,
+    policy: Policy,
+    parents: Vec<u16>,
+    trace: Trace,
+    control: Arc<Control>,
+) -> Session<Schedule> {
+    new_session(scenario, policy, Planted::default(), parents, None, trace, control)
+}
+
+fn new_session(
+    scenario: &Scenario,
+    policy: Policy,
+    planted: Planted,
+    parents: Vec<u16>,
+    tick_period_ns: Option<u64>,
+    trace: Trace,
+    control: Arc<Control>,
+) -> Session<Schedule> {
     let off = |id: &&CheckId| !scenario.checks.runs(id.name());
     let setup = Setup {
-        tick_period_ns: Some(scenario.tick.rate.period_ns()),
+        tick_period_ns,
         offline_ns: scenario.offline_ns,
         policy,
         parents,
@@ -59,7 +85,7 @@ pub fn session(
         scenario.tick.cost_ns,
         planted.host,
     );
-    (policy, Session::new(setup, scenario.seed, engine, trace, control))
+    Session::new(setup, scenario.seed, engine, trace, control)
 }
 
 /// Runs one pass on the in-process model.
@@ -95,6 +121,8 @@ pub enum GuestKind {
     Firmware,
     /// The bundled kernel in this process.
     Model,
+    /// A Linux kernel in a virtual machine.
+    Linux,
 }
 
 impl GuestKind {
@@ -103,6 +131,7 @@ impl GuestKind {
         match self {
             Self::Firmware => "firmware",
             Self::Model => "model",
+            Self::Linux => "linux",
         }
     }
 }
@@ -129,6 +158,23 @@ impl Verdict {
     }
 }
 
+/// What a run of a Linux guest says beside the rest.
+#[derive(Clone, Debug)]
+pub struct LinuxOutcome {
+    /// The kernel's own version line.
+    pub banner: String,
+    /// The arguments that chose the guest, for the command that repeats the run.
+    pub args: Vec<String>,
+    /// Scenario keys that do not apply to a Linux guest, and what holds instead.
+    pub notes: Vec<String>,
+    /// Checks that are about what the kernel lacks, and why it does.
+    pub lacks: Vec<(CheckId, String)>,
+    /// Functions that read the scheduler clock, and how often each did, most often first.
+    pub clock_readers: Vec<(String, u64)>,
+    /// The user's probes and how often each was hit.
+    pub probes: Vec<(UserProbe, u64)>,
+}
+
 /// Everything that a run found.
 #[derive(Clone, Debug)]
 pub struct RunOutcome {
@@ -140,6 +186,8 @@ pub struct RunOutcome {
     pub sets: Vec<String>,
     /// The guest.
     pub guest: GuestKind,
+    /// What only a Linux guest has.
+    pub linux: Option<LinuxOutcome>,
     /// The host's KVM: `vmx`, `svm`, `pvm`, `none` or `unknown`.
     pub host_kvm: &'static str,
     /// The passes that ran, the scenario's own rate-limit clock first.

@@ -9,7 +9,7 @@ use guest_model::policy::RateLimitClock;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::output::Output;
-use super::{Failure, Place, Stdout, color, complain, place};
+use super::{Failure, Place, Stdout, color, complain, linux, place};
 use crate::check::NAMES;
 use crate::cli::{Format, Guest, RunArgs};
 use crate::firmware::{self, StartError};
@@ -35,19 +35,7 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
         let why = "--firmware needs a virtual machine: leave out --guest model";
         return Err(Failure::Input(why.into()));
     }
-    let image = match &args.firmware {
-        None => FIRMWARE.into(),
-        Some(path) => read_file(path, MAX_IMAGE, "--firmware")?,
-    };
-    let asked = args.firmware.as_ref().map_or(args.guest, |_| Some(Guest::Firmware));
-    let Place { kvm, host_kvm } = place(asked)?;
-    if let Some(path) = &args.firmware {
-        // Before there is an output directory that holds nothing.
-        firmware::check(&image, scenario.groups.len()).map_err(|e| match start_failure(&e) {
-            Failure::Input(why) => Failure::Input(format!("--firmware {}: {why}", path.display())),
-            other => other,
-        })?;
-    }
+    let (on, guest, host_kvm) = choose(args, &scenario)?;
     let control = Arc::new(Control::default());
     let (output, trace) = match &args.out {
         None => (None, Trace::hashed()),
@@ -60,10 +48,8 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
 
     let passes_begun = Arc::new(AtomicU64::new(0));
     let bar = io::stderr().is_terminal().then(|| progress(&scenario, passes_begun.clone()));
-    let guest = if kvm.is_some() { GuestKind::Firmware } else { GuestKind::Model };
     let work = Work {
-        kvm,
-        image,
+        on,
         trace,
         control: control.clone(),
         passes_begun,
@@ -72,6 +58,7 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
             source: args.scenario.clone(),
             sets: args.sets.clone(),
             guest,
+            linux: None,
             host_kvm,
             passes: Vec::new(),
             trace_sha256: String::new(),
@@ -88,6 +75,42 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
     kept?;
     printed?;
     Ok(exit_code(&outcome))
+}
+
+/// What a run is on.
+enum On {
+    /// A virtual machine with this image, or the model in this process without one.
+    Bundled(Option<Kvm>, Vec<u8>),
+    /// A Linux kernel.
+    Linux(Box<linux::Guest>),
+}
+
+/// The guest that the arguments ask for, with its kind and the host's KVM by name. Reads and checks all
+/// of its files, before there is an output directory that holds nothing.
+fn choose(args: &RunArgs, scenario: &Scenario) -> Result<(On, GuestKind, &'static str), Failure> {
+    if let Some(kernel) = &args.linux.kernel {
+        if args.firmware.is_some() || args.guest.is_some() {
+            let why = "--kernel is a guest of its own: leave out --guest and --firmware";
+            return Err(Failure::Input(why.into()));
+        }
+        let (kvm, host_kvm) = linux::open()?;
+        let guest = linux::Guest::load(kvm, kernel, &args.linux, scenario)?;
+        return Ok((On::Linux(Box::new(guest)), GuestKind::Linux, host_kvm));
+    }
+    let image = match &args.firmware {
+        None => FIRMWARE.into(),
+        Some(path) => read_file(path, MAX_IMAGE, "--firmware")?,
+    };
+    let asked = args.firmware.as_ref().map_or(args.guest, |_| Some(Guest::Firmware));
+    let Place { kvm, host_kvm } = place(asked)?;
+    if let Some(path) = &args.firmware {
+        firmware::check(&image, scenario.groups.len()).map_err(|e| match start_failure(&e) {
+            Failure::Input(why) => Failure::Input(format!("--firmware {}: {why}", path.display())),
+            other => other,
+        })?;
+    }
+    let guest = if kvm.is_some() { GuestKind::Firmware } else { GuestKind::Model };
+    Ok((On::Bundled(kvm, image), guest, host_kvm))
 }
 
 /// The report, on standard output.
@@ -119,8 +142,7 @@ fn exit_code(outcome: &RunOutcome) -> u8 {
 
 /// What the guest's thread does.
 struct Work {
-    kvm: Option<Kvm>,
-    image: Vec<u8>,
+    on: On,
     trace: Trace,
     control: Arc<Control>,
     passes_begun: Arc<AtomicU64>,
@@ -133,14 +155,27 @@ impl Work {
     /// disk is no reason to lose what was found.
     fn run(mut self) -> Result<(RunOutcome, Result<(), Failure>), Failure> {
         let mut kept = Ok(());
-        for clock in pass_clocks(&self.outcome.scenario) {
+        let clocks = match &self.on {
+            On::Bundled(..) => pass_clocks(&self.outcome.scenario),
+            // A kernel has the clock that it has.
+            On::Linux(_) => vec![self.outcome.scenario.policy.rate_limit_clock],
+        };
+        for clock in clocks {
             self.control.now_ns.store(0, Relaxed);
             self.control.hits.store(0, Relaxed);
             self.passes_begun.fetch_add(1, Relaxed);
-            let (scenario, control) = (&self.outcome.scenario, self.control.clone());
-            let machine = self.kvm.as_ref().map(|kvm| (kvm, self.image.as_slice()));
-            let none = Planted::default();
-            let (pass, trace) = pass(machine, scenario, clock, none, self.trace, control)?;
+            let (scenario, control) = (&mut self.outcome.scenario, self.control.clone());
+            let (pass, trace) = match &self.on {
+                On::Bundled(kvm, image) => {
+                    let machine = kvm.as_ref().map(|kvm| (kvm, image.as_slice()));
+                    pass(machine, scenario, clock, Planted::default(), self.trace, control)?
+                }
+                On::Linux(guest) => {
+                    let (pass, trace, linux) = guest.run(scenario, self.trace, &control)?;
+                    self.outcome.linux = Some(linux);
+                    (pass, trace)
+                }
+            };
             self.trace = trace;
             let over = pass.stopped.is_some();
             self.outcome.passes.push(pass);
@@ -217,7 +252,7 @@ fn load(args: &RunArgs) -> Result<Scenario, Failure> {
 }
 
 /// A file of at most `max` bytes.
-fn read_file(path: &Path, max: u64, what: &str) -> Result<Vec<u8>, Failure> {
+pub(super) fn read_file(path: &Path, max: u64, what: &str) -> Result<Vec<u8>, Failure> {
     use std::io::Read;
     let fail = |e: io::Error| Failure::Input(format!("{what} {}: {e}", path.display()));
     let file = std::fs::File::open(path).map_err(fail)?;

@@ -135,6 +135,8 @@ pub struct UserProbe {
 /// What was found out about a kernel before its run.
 #[derive(Clone, Debug)]
 pub struct Found {
+    /// The kernel's own line about itself.
+    pub banner: String,
     /// Its rules, as it followed them before the run.
     pub policy: Policy,
     /// Its groups: the scenario's in their order, then its own.
@@ -262,10 +264,11 @@ pub fn prepare<I: Injections>(
     guest.view.begin(baseline);
     guest.probes.clear_counts();
     let lacks = lacking(&missing, lacks);
+    let banner = linux.banner()?;
     Ok(Prepared {
         guest,
         linux,
-        found: Found { policy, groups, lacks, has_steal_clock: steal_ns.is_some() },
+        found: Found { banner, policy, groups, lacks, has_steal_clock: steal_ns.is_some() },
     })
 }
 

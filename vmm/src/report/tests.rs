@@ -28,6 +28,7 @@ fn run(name: &str, sets: &[&str], planted: Planted) -> RunOutcome {
         source: name.into(),
         sets,
         guest: GuestKind::Model,
+        linux: None,
         host_kvm: "none",
         passes,
         trace_sha256,

@@ -93,6 +93,17 @@ impl Linux {
         self.space
     }
 
+    /// The kernel's own line about itself (`linux_banner`), as far as it prints.
+    pub fn banner(&self) -> Result<String, SetupError> {
+        let address = self.symbols.find("linux_banner")?;
+        let mut bytes = [0; 256];
+        let at = &mut self.reader();
+        at.bytes(address, &mut bytes).map_err(unreadable("linux_banner", "0", address))?;
+        let line = bytes.split(|b| matches!(b, 0 | b'\n')).next().unwrap_or_default();
+        let text = String::from_utf8_lossy(line);
+        Ok(text.chars().filter(|c| !c.is_control()).collect())
+    }
+
     /// All task groups that the guest has at this instant: the root first, parents before children.
     pub fn found_groups(&self) -> Result<Vec<FoundGroup>, SetupError> {
         groups::discover(&mut self.reader(), &self.symbols, &self.layout)

@@ -1,0 +1,198 @@
+//! `--kernel`: a Linux guest for `rqscope run`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use guest_model::wire::NONE;
+use guest_model::wire::linux::ETHERTYPE;
+
+use super::run::read_file;
+use super::{Failure, no_kvm};
+use crate::boot::{self, cpuid};
+use crate::cli::LinuxArgs;
+use crate::initramfs::{INIT, pack};
+use crate::introspect::linux::symbols::SymbolTable;
+use crate::introspect::linux::types_of_elf;
+use crate::kvm::{HostKvm, Kvm};
+use crate::linux::bring_up::{Ready, bring_up};
+use crate::linux::bus::{self, Storm};
+use crate::linux::console::Console;
+use crate::linux::machine::{Machine, MachineError, cpu};
+use crate::linux::{Kernel, Line, LinuxError, UserProbe, Workload, prepare};
+use crate::run::{LinuxOutcome, linux_session};
+use crate::scenario::{DeviceKind, LinuxPlan, Scenario};
+use crate::session::{Control, PassOutcome};
+use crate::trace::Trace;
+
+/// Largest kernel, initrd or symbol file, bytes.
+const MAX_FILE: u64 = 1 << 30;
+
+/// A Linux guest that is about to be started.
+pub(super) struct Guest {
+    kvm: Kvm,
+    kernel_name: String,
+    kernel: Vec<u8>,
+    initrd: Vec<u8>,
+    initrd_name: String,
+    facts: Kernel,
+    plan: LinuxPlan,
+    args: LinuxArgs,
+}
+
+/// The host's KVM, if Linux runs on it.
+pub(super) fn open() -> Result<(Kvm, &'static str), Failure> {
+    let kvm = Kvm::open().map_err(|e| Failure::Host(no_kvm(&e)))?;
+    let host = HostKvm::detect();
+    if host == HostKvm::Pvm {
+        let why = "this host's KVM (kvm-pvm) runs guests in an instruction emulator, where Linux does \
+                   not boot: use scripts/nested-kvm -- rqscope run --kernel ... (docs/nested.md)";
+        return Err(Failure::Host(why.into()));
+    }
+    Ok((kvm, host.name()))
+}
+
+impl Guest {
+    /// Reads and checks all files; nothing runs yet.
+    pub(super) fn load(
+        kvm: Kvm,
+        path: &Path,
+        args: &LinuxArgs,
+        scenario: &Scenario,
+    ) -> Result<Self, Failure> {
+        let plan = scenario.linux_plan().map_err(|e| Failure::input(&e))?;
+        let kernel = read_file(path, MAX_FILE, "--kernel")?;
+        let kernel_name = path.display().to_string();
+        let (initrd, initrd_name) = match &args.initrd {
+            None => (pack(INIT), "(rqscope's own)".to_owned()),
+            Some(path) => (read_file(path, MAX_FILE, "--initrd")?, path.display().to_string()),
+        };
+        let facts = match &args.symbols {
+            None => facts(&kernel_name, &kernel)?,
+            Some(path) => {
+                facts(&path.display().to_string(), &read_file(path, MAX_FILE, "--symbols")?)?
+            }
+        };
+        let args = args.clone();
+        Ok(Self { kvm, kernel_name, kernel, initrd, initrd_name, facts, plan, args })
+    }
+
+    fn boot(&self, control: &Arc<Control>) -> Result<(Machine, Ready), LinuxError> {
+        let devices = bus::devices();
+        let linux = boot::Linux {
+            kernel: boot::File { name: &self.kernel_name, bytes: &self.kernel },
+            initrd: Some(boot::File { name: &self.initrd_name, bytes: &self.initrd }),
+            cmdline: &self.args.cmdline,
+            devices: &devices,
+            memory_size: self.args.memory.saturating_mul(1 << 20),
+        };
+        let cpuid = cpu(&self.kvm, cpuid::Options::default())?;
+        let console = Console::new(self.args.console);
+        let mut machine = Machine::new(&self.kvm, &linux, &cpuid, console)?;
+        control.set_kick(Some(machine.vcpu.kick_handle()?));
+        let ready = bring_up(&mut machine, control, self.args.boot_timeout);
+        control.set_kick(None);
+        Ok((machine, ready?))
+    }
+
+    /// The run; `scenario` takes over the rules that the kernel was seen to follow.
+    pub(super) fn run(
+        &self,
+        scenario: &mut Scenario,
+        trace: Trace,
+        control: &Arc<Control>,
+    ) -> Result<(PassOutcome, Trace, LinuxOutcome), Failure> {
+        let (machine, ready) = self.boot(control).map_err(failure)?;
+        let work = Workload {
+            plan: &self.plan.plan,
+            paths: scenario.group_paths(),
+            lines: lines(&self.plan),
+            probes: &self.args.probes,
+        };
+        let prepared = prepare(machine, &ready, &self.facts, work, control).map_err(failure)?;
+        let found = prepared.found.clone();
+        scenario.policy.rate_limit_clock = found.policy.rate_limit_clock;
+        scenario.policy.psi = found.policy.psi_zero_delta;
+        scenario.policy.compare.clear();
+        let session =
+            linux_session(scenario, found.policy, found.groups.parents, trace, control.clone());
+        let (pass, trace, extras) = prepared.run(session);
+        let outcome = LinuxOutcome {
+            banner: found.banner,
+            args: self.repeat_args(),
+            notes: self.plan.notes.iter().map(ToString::to_string).collect(),
+            lacks: found.lacks,
+            clock_readers: extras.clock_readers,
+            probes: self.args.probes.iter().cloned().zip(extras.user_hits).collect(),
+        };
+        Ok((pass, trace, outcome))
+    }
+
+    /// The arguments that choose this guest.
+    fn repeat_args(&self) -> Vec<String> {
+        let a = &self.args;
+        let path = |p: &std::path::PathBuf| p.display().to_string();
+        let mut args = vec!["--kernel".to_owned(), self.kernel_name.clone()];
+        let mut add = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                args.extend([name.to_owned(), value]);
+            }
+        };
+        add("--symbols", a.symbols.as_ref().map(path));
+        add("--initrd", a.initrd.as_ref().map(path));
+        add("--cmdline", (!a.cmdline.is_empty()).then(|| a.cmdline.clone()));
+        add("--memory", (a.memory != 128).then(|| a.memory.to_string()));
+        for UserProbe { symbol, args } in &a.probes {
+            let colon = if args.is_empty() { "" } else { ":" };
+            add("--probe", Some(format!("{symbol}{colon}{}", args.join(","))));
+        }
+        args
+    }
+}
+
+/// Symbols and types of a vmlinux, or symbols of a System.map.
+fn facts(name: &str, bytes: &[u8]) -> Result<Kernel, Failure> {
+    if bytes.starts_with(b"\x7fELF") {
+        let symbols = SymbolTable::of_elf(name, bytes).map_err(|e| Failure::input(&e))?;
+        let types = types_of_elf(name, bytes).map_err(|e| Failure::input(&e))?;
+        return Ok(Kernel { symbols, types: Some(types) });
+    }
+    if bytes.get(0x202..0x206) == Some(b"HdrS") {
+        return Err(Failure::Input(format!(
+            "--kernel {name}: a bzImage has no symbols: name its vmlinux or System.map with --symbols"
+        )));
+    }
+    let symbols = SymbolTable::of_system_map(name, bytes).map_err(|e| Failure::input(&e))?;
+    Ok(Kernel { symbols, types: None })
+}
+
+/// The devices of the scenario's lines, each with the frame that wakes whoever waits for it.
+fn lines(plan: &LinuxPlan) -> Vec<Line> {
+    let line = |device: &crate::scenario::Device| {
+        let index = usize::from(device.index);
+        match device.kind {
+            DeviceKind::Entropy => Line { storm: Storm::Entropy(index), frame: None },
+            DeviceKind::Net => Line { storm: Storm::Net(index), frame: frame(plan, index) },
+        }
+    };
+    plan.devices.iter().map(line).collect()
+}
+
+/// An Ethernet frame of no content for whoever listens on network device `index`, if anybody does.
+fn frame(plan: &LinuxPlan, index: usize) -> Option<Vec<u8>> {
+    let wakes = plan.plan.net_wakes.get(index).is_some_and(|task| *task != NONE);
+    let ethertype = ETHERTYPE + index as u16;
+    wakes.then(|| {
+        let (everybody, nobody) = ([0xff; 6], [0x02, 0, 0, 0, 1, index as u8]);
+        [&everybody[..], &nobody, &ethertype.to_be_bytes(), &[0; 46]].concat()
+    })
+}
+
+/// Whose fault it is that a guest does not come to its run.
+fn failure(e: LinuxError) -> Failure {
+    match &e {
+        _ if e.interrupted() => Failure::Interrupted,
+        LinuxError::Machine(MachineError::Boot(_)) => Failure::input(&e),
+        LinuxError::Machine(_) | LinuxError::Vcpu(_) => Failure::host(&e),
+        _ => Failure::input(&e),
+    }
+}
