@@ -232,7 +232,7 @@ pub fn prepare<I: Injections>(
     if own_init {
         while turn(&mut guest, &mut rules, false)? != Flow::Started {}
     }
-    let wanted: Vec<&str> = work.paths.iter().map(String::as_str).collect();
+    let wanted: Vec<&str> = work.paths.iter().skip(1).map(String::as_str).collect();
     let groups = linux.groups(if own_init { &wanted } else { &[] })?;
     guest.view.replace(linux.introspector(groups.table.clone())?);
     guest.view.raw().sanity(guest.now_ns())?;

@@ -68,7 +68,10 @@ impl<I: Injections> Guest<I> {
         lines: Vec<Line>,
         control: Arc<Control>,
     ) -> Self {
-        Self { machine, time: Time::prepare(), view, probes, lines, control }
+        let mut guest = Self { machine, time: Time::prepare(), view, probes, lines, control };
+        // It may have been armed before time stood still.
+        guest.arm_timer();
+        guest
     }
 
     /// Runs `session` to its end, from this instant on.
