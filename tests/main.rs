@@ -24,3 +24,4 @@ mod repeatability;
 mod scenarios;
 mod terminal;
 mod trace_format;
+mod vcpu;

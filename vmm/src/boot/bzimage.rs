@@ -94,10 +94,10 @@ fn check(file: &[u8]) -> Result<setup_header, BzImageError> {
     let header_end = HEADER + size_of::<setup_header>();
     let header = file
         .get(HEADER..header_end)
-        .and_then(|bytes| {
+        .map(|bytes| {
             let mut header = setup_header::default();
             header.as_mut_slice().copy_from_slice(bytes);
-            Some(header)
+            header
         })
         .ok_or(truncated("the setup header", header_end as u64))?;
 
@@ -140,6 +140,91 @@ fn check(file: &[u8]) -> Result<setup_header, BzImageError> {
         return refuse("init_size", "at least the protected-mode code", header.init_size.into());
     }
     Ok(header)
+}
+
+/// bzImages for tests, here and of the whole loader.
+#[cfg(test)]
+pub mod crafted {
+    use super::*;
+
+    /// A file by what its header says and its protected-mode code.
+    pub struct BzImageFile {
+        /// `setup_sects`.
+        pub setup_sects: u8,
+        /// `boot_flag`.
+        pub boot_flag: u16,
+        /// `version`.
+        pub version: u16,
+        /// `loadflags`.
+        pub loadflags: u8,
+        /// `xloadflags`.
+        pub xloadflags: u16,
+        /// `cmdline_size`.
+        pub cmdline_size: u32,
+        /// `initrd_addr_max`.
+        pub initrd_addr_max: u32,
+        /// `kernel_alignment`.
+        pub kernel_alignment: u32,
+        /// `pref_address`.
+        pub pref_address: u64,
+        /// `init_size`.
+        pub init_size: u32,
+        /// `payload_offset`.
+        pub payload_offset: u32,
+        /// `payload_length`.
+        pub payload_length: u32,
+        /// What is behind the setup sectors.
+        pub code: Vec<u8>,
+    }
+
+    impl Default for BzImageFile {
+        fn default() -> Self {
+            Self {
+                setup_sects: 1,
+                boot_flag: 0xaa55,
+                version: 0x20f,
+                loadflags: LOADED_HIGH,
+                xloadflags: XLF_KERNEL_64,
+                cmdline_size: 2047,
+                initrd_addr_max: 0x7fff_ffff,
+                kernel_alignment: 0x20_0000,
+                pref_address: 0x100_0000,
+                init_size: 0x80_0000,
+                payload_offset: 0x210,
+                payload_length: 0x100,
+                code: (1..=0x600u32).map(|i| i as u8).collect(),
+            }
+        }
+    }
+
+    impl BzImageFile {
+        /// The file.
+        pub fn bytes(&self) -> Vec<u8> {
+            let header = setup_header {
+                setup_sects: self.setup_sects,
+                syssize: (self.code.len() / 16) as u32,
+                boot_flag: self.boot_flag,
+                header: u32::from_le_bytes(*MAGIC.1),
+                version: self.version,
+                loadflags: self.loadflags,
+                initrd_addr_max: self.initrd_addr_max,
+                kernel_alignment: self.kernel_alignment,
+                relocatable_kernel: 1,
+                xloadflags: self.xloadflags,
+                cmdline_size: self.cmdline_size,
+                payload_offset: self.payload_offset,
+                payload_length: self.payload_length,
+                pref_address: self.pref_address,
+                init_size: self.init_size,
+                ..Default::default()
+            };
+            let sectors = if self.setup_sects == 0 { 4 } else { usize::from(self.setup_sects) };
+            let mut file = vec![0; (sectors + 1) * SECTOR];
+            file[HEADER..HEADER + size_of_val(&header)].copy_from_slice(header.as_slice());
+            file.extend(&self.code);
+            file
+        }
+    }
 }
 
 #[cfg(test)]

@@ -27,6 +27,11 @@ const NEEDED: [&str; 3] = ["noapic", "nolapic", "tsc=nowatchdog"];
 const PREFERRED: [&str; 6] =
     ["console=ttyS0", "earlyprintk=ttyS0", "8250.nr_uarts=1", "oops=panic", "panic=-1", "reboot=k"];
 
+/// What keeps the console to warnings and worse, and the parameters by which a user says how loud it is
+/// to be.
+const QUIET: &str = "quiet";
+const LOUDNESS: [&str; 4] = [QUIET, "loglevel", "debug", "ignore_loglevel"];
+
 /// Why a command line cannot be given to a kernel.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CmdlineError {
@@ -78,8 +83,14 @@ impl fmt::Display for VirtioMmio {
     }
 }
 
-/// The whole line for a kernel that takes at most `max` bytes without the NUL.
-pub fn build(user: &str, devices: &[VirtioMmio], max: usize) -> Result<String, CmdlineError> {
+/// The whole line for a kernel that takes at most `max` bytes without the NUL. With `quiet` only warnings
+/// and worse reach the console, unless the user's line says how loud it is to be.
+pub fn build(
+    user: &str,
+    quiet: bool,
+    devices: &[VirtioMmio],
+    max: usize,
+) -> Result<String, CmdlineError> {
     let strange = user.bytes().zip(0..).find(|(byte, _)| !matches!(byte, b' '..=b'~'));
     if let Some((byte, at)) = strange {
         return Err(CmdlineError::NotPrintable { at, byte });
@@ -87,9 +98,10 @@ pub fn build(user: &str, devices: &[VirtioMmio], max: usize) -> Result<String, C
     let (theirs, inits) = split(user)?;
     let given =
         |ours: &str| parameters(theirs).any(|p| name(&theirs[p.start..p.end]) == name(ours));
-    let preferred = PREFERRED.iter().filter(|p| !given(p)).map(|p| p.to_string());
-    let needed = NEEDED.iter().map(|p| p.to_string());
-    let ours = preferred.chain(needed).chain(devices.iter().map(|d| d.to_string()));
+    let quiet = quiet && !LOUDNESS.iter().any(|p| given(p));
+    let preferred = PREFERRED.iter().filter(|p| !given(p)).chain(quiet.then_some(&QUIET));
+    let ours = preferred.chain(&NEEDED).map(|p| p.to_string());
+    let ours = ours.chain(devices.iter().map(|d| d.to_string()));
 
     let mut line = theirs.trim_end_matches(' ').to_owned();
     for parameter in ours {

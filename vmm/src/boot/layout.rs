@@ -55,7 +55,7 @@ const _: () = {
     }
     // The decompressor's trampoline is in the two pages below 0x9f000 (BIOS_START_MAX,
     // arch/x86/boot/compressed/pgtable_64.c).
-    assert!(free_from <= 0x9_d000 && free_from <= LOW_MEMORY_END);
+    assert!(free_from <= 0x9_d000 && LOW_MEMORY_END > 0x9_f000);
     assert!(HIGH_MEMORY < MEMORY_MIN && MEMORY_MIN <= MEMORY_DEFAULT);
     assert!(MEMORY_DEFAULT <= MEMORY_MAX && MEMORY_MAX <= VIRTIO_MMIO.start);
     assert!(VIRTIO_MMIO.end() <= IDENTITY_MAP_END);

@@ -38,6 +38,9 @@ pub struct Linux<'a> {
     pub initrd: Option<File<'a>>,
     /// The user's part of the command line.
     pub cmdline: &'a str,
+    /// Only warnings and worse reach the console, unless the command line says otherwise. Each character
+    /// is an exit or two, so that a boot that says everything takes twice as long.
+    pub quiet: bool,
     /// Devices that the kernel learns of from its command line.
     pub devices: &'a [VirtioMmio],
     /// Bytes of memory, from 0 on; [`layout::MEMORY_MIN`] to [`layout::MEMORY_MAX`], whole pages.
@@ -142,7 +145,8 @@ impl Linux<'_> {
         let (kind, kernel) = kernel::load(&memory, self.kernel.bytes, size)
             .map_err(|source| BootError::Kernel { name: self.kernel.name.to_owned(), source })?;
         let header = kernel.header;
-        let cmdline = cmdline::build(self.cmdline, self.devices, header.cmdline_size as usize)?;
+        let most = header.cmdline_size as usize;
+        let cmdline = cmdline::build(self.cmdline, self.quiet, self.devices, most)?;
         write("command line", layout::COMMAND_LINE.start, &[cmdline.as_bytes(), &[0]].concat())?;
 
         let mut place = None;

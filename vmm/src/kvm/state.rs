@@ -17,10 +17,11 @@ use super::{Kvm, KvmError, Vcpu, VcpuError};
 /// The time-stamp counter's MSR (SDM 4, `IA32_TIME_STAMP_COUNTER`).
 const MSR_IA32_TSC: u32 = 0x10;
 
-/// KVM's own registers: the old clock's, then those of [`super::FILTERED_MSRS`] and behind. Their state
-/// is elsewhere: what the guest registered is the clock pages', and it has no other of these features.
+/// Registers of KVM's own (the old clock's, then [`super::FILTERED_MSRS`] and behind) and Hyper-V's. What
+/// the guest registered in the filtered ones is the clock pages' to know, and it is shown no other of
+/// these features; some of Hyper-V's count host time.
 fn is_paravirtual(index: u32) -> bool {
-    matches!(index, 0x11 | 0x12 | 0x4b56_4d00..=0x4b56_4dff)
+    matches!(index, 0x11 | 0x12 | 0x4b56_4d00..=0x4b56_4dff | 0x4000_0000..=0x4000_0fff)
 }
 
 /// All of a vCPU that a guest can tell.
