@@ -23,6 +23,12 @@ pub enum SetupError {
     /// The kernel's types cannot be read.
     #[error(transparent)]
     Types(#[from] BtfError),
+    /// The kernel file is not the one that runs.
+    #[error("the types in {file} are not those in guest memory: it is the file of another kernel")]
+    Foreign {
+        /// The file.
+        file: String,
+    },
     /// A structure that leads to others does not read as it should.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -82,7 +88,6 @@ pub(super) struct TaskFields {
 
 /// Members of `struct cfs_rq`.
 pub(super) struct CfsRqFields {
-    pub nr_queued: Field<u32>,
     pub load_avg: Field<u64>,
     pub tg_load_avg_contrib: Field<u64>,
     pub last_update_tg_load_avg: Field<u64>,
@@ -232,6 +237,10 @@ pub(super) struct Places {
     pub cpu_irqtime: u64,
     /// Address of the pointer `ksoftirqd`, where the kernel has one.
     pub ksoftirqd: Option<u64>,
+    /// Address of swapper's `task_struct`, where that is a variable.
+    pub init_task: Option<u64>,
+    /// Address of the number of tasks, where the kernel counts them.
+    pub nr_threads: Option<u64>,
     pub rq: RqFields,
     pub task: TaskFields,
     pub cfs_rq: CfsRqFields,
@@ -282,8 +291,6 @@ impl Places {
             load_avg: needs(smp, r.field("task_group", "load_avg"))?,
         };
         let cfs_rq = CfsRqFields {
-            // Renamed in 6.14.
-            nr_queued: r.any_of("cfs_rq", &["nr_queued", "nr_running"])?,
             tg: needs(groups, r.field("cfs_rq", "tg"))?,
             load_avg: needs(smp, r.field("cfs_rq", "avg.load_avg"))?,
             tg_load_avg_contrib: r.field("cfs_rq", "tg_load_avg_contrib")?,
@@ -298,7 +305,8 @@ impl Places {
         let prev_steal_time_rq = r.optional("rq", "prev_steal_time_rq")?;
         let rq = RqFields {
             cpu: r.field("rq", "cpu")?,
-            nr_running: r.field("rq", "nr_running")?,
+            // Its like in cfs_rq was renamed in 6.14.
+            nr_running: r.any_of("rq", &["nr_running", "nr_queued"])?,
             nr_switches: r.field("rq", "nr_switches")?,
             curr: r.field("rq", "curr")?,
             idle: r.field("rq", "idle")?,
@@ -323,6 +331,8 @@ impl Places {
             runqueues: symbols.address("runqueues")?,
             cpu_irqtime,
             ksoftirqd: optional(symbols, "ksoftirqd")?,
+            init_task: optional(symbols, "init_task")?,
+            nr_threads: optional(symbols, "nr_threads")?,
             rq,
             task: TaskFields {
                 pid: r.field("task_struct", "pid")?,

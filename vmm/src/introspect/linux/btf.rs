@@ -185,7 +185,7 @@ struct Type<'b> {
 }
 
 /// The types of one kernel.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Btf {
     data: Vec<u8>,
     strings: Range<usize>,

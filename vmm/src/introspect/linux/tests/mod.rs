@@ -1,3 +1,4 @@
 //! Crafted kernels, and real ones where there are some.
 
 mod real;
+mod shift;

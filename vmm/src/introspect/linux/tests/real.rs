@@ -110,6 +110,7 @@ fn a_kernel_that_ran_is_read_whole() {
         let mut snapshot = Snapshot::default();
         introspector.snapshot(&mut snapshot).unwrap();
         eprintln!("{snapshot:#?}");
-        introspector.sanity(snapshot.rq.clock_ns + 20_000_000).unwrap();
+        introspector.sanity_at_rest(snapshot.rq.clock_ns + 20_000_000).unwrap();
+        eprintln!("{:#?}", super::shift::missed(&linux, snapshot.rq.clock_ns + 20_000_000));
     }
 }
