@@ -253,8 +253,11 @@ pub(super) struct Places {
     pub lacks: Lacks,
 }
 
+/// How a kernel lacks task groups.
+pub(super) const NO_GROUPS: &str = "is built without CONFIG_FAIR_GROUP_SCHED";
+
 /// Says for a name that is missing how a kernel comes to lack it.
-fn needs<T, E: Into<SetupError>>(
+pub(super) fn needs<T, E: Into<SetupError>>(
     lacks: &'static str,
     found: Result<T, E>,
 ) -> Result<T, SetupError> {
@@ -282,7 +285,7 @@ impl Places {
         layout: &dyn LayoutSource,
     ) -> Result<Self, SetupError> {
         let r = &mut Resolver::new(layout);
-        let groups = "is built without CONFIG_FAIR_GROUP_SCHED";
+        let groups = NO_GROUPS;
         let irqtime = "is built without CONFIG_IRQ_TIME_ACCOUNTING";
         // Until 6.16 a kernel for one CPU kept no load averages.
         let smp = "is built without CONFIG_SMP";

@@ -6,7 +6,7 @@ use super::symbols::LinuxSymbols;
 use crate::introspect::groups::{GroupAddresses, GroupTable};
 use crate::introspect::introspector::printable;
 use crate::introspect::layout::{Field, LayoutSource, Resolver};
-use crate::introspect::places::{PsiPlaces, SetupError};
+use crate::introspect::places::{NO_GROUPS, PsiPlaces, SetupError, needs};
 use crate::introspect::read::{ReadError, Reader};
 
 /// Most groups that are looked at.
@@ -77,11 +77,11 @@ impl Places {
             Err(_) => None,
         };
         Ok(Self {
-            list: r.list_head("task_group", "list")?,
+            list: needs(NO_GROUPS, r.list_head("task_group", "list"))?,
             next: r.field("list_head", "next")?,
             prev: r.field("list_head", "prev")?,
             parent: r.field("task_group", "parent")?,
-            cfs_rq: r.field("task_group", "cfs_rq")?,
+            cfs_rq: needs(NO_GROUPS, r.field("task_group", "cfs_rq"))?,
             cfs_rq_is_array,
             cgroup: r.field("task_group", "css.cgroup")?,
             kn: r.field("cgroup", "kn")?,

@@ -27,7 +27,7 @@ use self::layout::BtfLayout;
 use self::symbols::{LinuxSymbols, SymbolTable, find_slide};
 use super::groups::GroupTable;
 use super::introspector::Introspector;
-use super::places::{Lacks, SetupError};
+use super::places::{Lacks, NO_GROUPS, SetupError, needs};
 use super::read::{ReadError, Reader};
 use super::symbols::{ElfSymbols, SymbolError};
 use super::translate::{AddressSpace, Depth};
@@ -99,7 +99,7 @@ impl Linux {
 
     /// All task groups that the guest has at this instant: the root first, parents before children.
     pub fn found_groups(&self) -> Result<Vec<FoundGroup>, SetupError> {
-        let is_array = self.layout.pointers("task_group", "cfs_rq")? == 2;
+        let is_array = needs(NO_GROUPS, self.layout.pointers("task_group", "cfs_rq"))? == 2;
         groups::discover(&mut self.reader(), &self.symbols, &self.layout, is_array)
     }
 

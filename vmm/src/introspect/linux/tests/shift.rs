@@ -66,3 +66,30 @@ pub fn missed(linux: &Linux, now_ns: u64) -> Vec<(Name, i64)> {
     let tries = asked.iter().flat_map(|name| [(*name, 8), (*name, -8)]);
     tries.filter(|(name, by)| ready(linux, &shifted(Some(*name), *by), now_ns).is_ok()).collect()
 }
+
+/// Shifts of one member that its value cannot tell at once. All read a neighbour of the same kind and
+/// size; a layout that is another kernel's never comes this far, since the types are those that the
+/// running kernel carries.
+pub const KNOWN: &[(Name, i64)] = &[
+    // runnable_avg, which is as large. A wrong one fails tg_load_avg_tolerance.
+    (("cfs_rq", "avg.load_avg"), 8),
+    // propagate, 0 or 1. A wrong one fails tg_load_avg_sum.
+    (("cfs_rq", "tg_load_avg_contrib"), 8),
+    // One kind of time is taken for the next. Shown, and judged by nothing.
+    (("kernel_cpustat", "cpustat"), -8),
+    // runnable_avg, which is the same for what is either running or not, and util_est. Shown only.
+    (("rq", "avg_irq.util_avg"), 8),
+    (("rq", "avg_irq.util_avg"), -8),
+    // push_cpu: 0, as it must be with one CPU.
+    (("rq", "cpu"), -8),
+    // clock_update_flags: small, as lost time is. Shown only.
+    (("rq", "lost_idle_time"), 8),
+    // calc_load_update, and prev_steal_time, which lags: steal_accounted fails at the first steal.
+    (("rq", "prev_steal_time_rq"), 8),
+    (("rq", "prev_steal_time_rq"), -8),
+    // prev_steal_time: a run does not begin until this equals cpu_irqtime.total.
+    (("rq", "psi_irq_time"), 8),
+    // runnable_avg and shares: a wrong one fails tg_load_avg_sum.
+    (("task_group", "load_avg"), 8),
+    (("task_group", "load_avg"), -8),
+];
