@@ -144,7 +144,7 @@ impl LayoutSource for BundledLayout {
                 leaf_cfs_rq_list),
             "task_struct" => members!(path, Task: pid, sched_task_group),
             "cfs_rq" => members!(path, CfsRq:
-                nr_queued, avg.load_avg, tg_load_avg_contrib, last_update_tg_load_avg, tg, leaf_cfs_rq_list),
+                avg.load_avg, tg_load_avg_contrib, last_update_tg_load_avg, tg, leaf_cfs_rq_list),
             "task_group" => members!(path, TaskGroup: load_avg, parent),
             "list_head" => members!(path, ListHead: next, prev),
             "irqtime" => members!(path, Irqtime: total, irq_start_time),

@@ -23,6 +23,12 @@ pub enum SetupError {
     /// The kernel's types cannot be read.
     #[error(transparent)]
     Types(#[from] BtfError),
+    /// The kernel file is not the one that runs.
+    #[error("the types in {file} are not those in guest memory: it is the file of another kernel")]
+    Foreign {
+        /// The file.
+        file: String,
+    },
     /// A structure that leads to others does not read as it should.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -82,7 +88,6 @@ pub(super) struct TaskFields {
 
 /// Members of `struct cfs_rq`.
 pub(super) struct CfsRqFields {
-    pub nr_queued: Field<u32>,
     pub load_avg: Field<u64>,
     pub tg_load_avg_contrib: Field<u64>,
     pub last_update_tg_load_avg: Field<u64>,
@@ -232,6 +237,10 @@ pub(super) struct Places {
     pub cpu_irqtime: u64,
     /// Address of the pointer `ksoftirqd`, where the kernel has one.
     pub ksoftirqd: Option<u64>,
+    /// Address of swapper's `task_struct`, where that is a variable.
+    pub init_task: Option<u64>,
+    /// Address of the number of tasks, where the kernel counts them.
+    pub nr_threads: Option<u64>,
     pub rq: RqFields,
     pub task: TaskFields,
     pub cfs_rq: CfsRqFields,
@@ -244,8 +253,11 @@ pub(super) struct Places {
     pub lacks: Lacks,
 }
 
+/// How a kernel lacks task groups.
+pub(super) const NO_GROUPS: &str = "is built without CONFIG_FAIR_GROUP_SCHED";
+
 /// Says for a name that is missing how a kernel comes to lack it.
-fn needs<T, E: Into<SetupError>>(
+pub(super) fn needs<T, E: Into<SetupError>>(
     lacks: &'static str,
     found: Result<T, E>,
 ) -> Result<T, SetupError> {
@@ -273,7 +285,7 @@ impl Places {
         layout: &dyn LayoutSource,
     ) -> Result<Self, SetupError> {
         let r = &mut Resolver::new(layout);
-        let groups = "is built without CONFIG_FAIR_GROUP_SCHED";
+        let groups = NO_GROUPS;
         let irqtime = "is built without CONFIG_IRQ_TIME_ACCOUNTING";
         // Until 6.16 a kernel for one CPU kept no load averages.
         let smp = "is built without CONFIG_SMP";
@@ -282,8 +294,6 @@ impl Places {
             load_avg: needs(smp, r.field("task_group", "load_avg"))?,
         };
         let cfs_rq = CfsRqFields {
-            // Renamed in 6.14.
-            nr_queued: r.any_of("cfs_rq", &["nr_queued", "nr_running"])?,
             tg: needs(groups, r.field("cfs_rq", "tg"))?,
             load_avg: needs(smp, r.field("cfs_rq", "avg.load_avg"))?,
             tg_load_avg_contrib: r.field("cfs_rq", "tg_load_avg_contrib")?,
@@ -298,7 +308,8 @@ impl Places {
         let prev_steal_time_rq = r.optional("rq", "prev_steal_time_rq")?;
         let rq = RqFields {
             cpu: r.field("rq", "cpu")?,
-            nr_running: r.field("rq", "nr_running")?,
+            // Its like in cfs_rq was renamed in 6.14.
+            nr_running: r.any_of("rq", &["nr_running", "nr_queued"])?,
             nr_switches: r.field("rq", "nr_switches")?,
             curr: r.field("rq", "curr")?,
             idle: r.field("rq", "idle")?,
@@ -323,6 +334,8 @@ impl Places {
             runqueues: symbols.address("runqueues")?,
             cpu_irqtime,
             ksoftirqd: optional(symbols, "ksoftirqd")?,
+            init_task: optional(symbols, "init_task")?,
+            nr_threads: optional(symbols, "nr_threads")?,
             rq,
             task: TaskFields {
                 pid: r.field("task_struct", "pid")?,

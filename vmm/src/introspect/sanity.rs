@@ -15,6 +15,13 @@ const FULL: u64 = 1024;
 /// `sched_prio_to_weight`, 6.12 to 7.3) times `PID_MAX_LIMIT` tasks.
 const MAX_LOAD: u64 = 1 << (18 + 22);
 
+/// The rate limit of `tg->load_avg`, and so the first instant at which it is published
+/// (kernel/sched/fair.c `update_tg_load_avg`, 6.12 to 7.3).
+const MIN_STAMP_NS: u64 = 1_000_000;
+/// Longest time between two updates of a busy run queue, with room for steal: ticks come every 10 ms
+/// at least.
+const MAX_SINCE_UPDATE_NS: u64 = 1_000_000_000;
+
 /// All bits of `state_mask`: the PSI states, 8 of them with IRQ time, and `PSI_ONCPU`
 /// (include/linux/psi_types.h, 6.12 to 7.3).
 const ALL_STATES: u32 = (1 << 9) - 1;
@@ -35,6 +42,9 @@ impl Introspector {
         exactly(rq, &p.rq.cpu, view.cpu, 0)?;
         at_most(rq, &p.rq.nr_running, view.nr_running, PID_MAX_LIMIT)?;
         let idle = at.get(rq, &p.rq.idle)?;
+        if let Some(init_task) = p.init_task {
+            points_to(rq, &p.rq.idle, idle, init_task)?;
+        }
         let swapper = self.task(at, "rq.idle", idle)?;
         exactly(idle, &p.task.pid, swapper.pid, 0)?;
         self.is_called(at, idle, b"swapper/0")?;
@@ -66,14 +76,16 @@ impl Introspector {
             {
                 root_is(cfs_rq, rq.wrapping_add(cfs))?;
             }
-            let queued = at.get(cfs_rq, &p.cfs_rq.nr_queued)?;
-            at_most(cfs_rq, &p.cfs_rq.nr_queued, queued, PID_MAX_LIMIT)?;
             let view = self.read_cfs_rq(at, group)?;
             at_most(cfs_rq, &p.cfs_rq.load_avg, view.load_avg, MAX_LOAD)?;
             let contrib = view.tg_load_avg_contrib;
             at_most(cfs_rq, &p.cfs_rq.tg_load_avg_contrib, contrib, MAX_LOAD)?;
             let last = view.last_update_tg_load_avg_ns;
             at_most(cfs_rq, &p.cfs_rq.last_update_tg_load_avg, last, now_ns)?;
+            // Nothing is published in the first millisecond of the clock.
+            if contrib != 0 {
+                at_least(cfs_rq, &p.cfs_rq.last_update_tg_load_avg, last, MIN_STAMP_NS)?;
+            }
             at_most(tg, &p.task_group.load_avg, view.tg_load_avg, MAX_LOAD)?;
             self.check_parent(at, group, tg)?;
             if let Some(field) = &p.cfs_rq.rq {
@@ -82,6 +94,30 @@ impl Introspector {
         }
         self.psi_sanity(at, &view, curr, now_ns)?;
         self.walk_leaf_list(at, |_, _| Ok(()))
+    }
+
+    /// As [`Introspector::sanity`], for a Linux guest that is at a task's own instruction some time
+    /// after its boot: much more than not being in the future can be asked of its values then.
+    pub fn sanity_at_rest(&self, now_ns: u64) -> Result<(), ReadError> {
+        self.sanity(now_ns)?;
+        let at = &mut self.reader();
+        let f = &self.places.rq;
+        let (base, rq) = (self.places.runqueues, self.read_rq(at)?);
+        at_least(base, &f.nr_running, rq.nr_running, 1)?;
+        if let Some(address) = self.places.nr_threads {
+            let threads = at.pointer("nr_threads", "0", address)? as u32;
+            at_most(base, &f.nr_running, rq.nr_running, threads)?;
+        }
+        at_least(base, &f.nr_switches, rq.nr_switches, 1)?;
+        at_least(base, &f.clock, rq.clock_ns, now_ns.saturating_sub(MAX_SINCE_UPDATE_NS))?;
+        at_most(base, &f.clock_task, rq.clock_task_ns, rq.clock_ns)?;
+        at_most(base, &f.lost_idle_time, rq.lost_idle_time_ns, rq.clock_task_ns)?;
+        // What clock_task is behind clock is IRQ time, but for steal. Whether it is so to the
+        // nanosecond is for the checks; here, whether these are the clocks at all.
+        let behind = rq.clock_ns - rq.clock_task_ns;
+        let irq = behind.saturating_sub(rq.prev_steal_time_rq_ns);
+        at_least(base, &f.prev_irq_time, rq.prev_irq_time_ns, irq / 2)?;
+        at_most(base, &f.prev_irq_time, rq.prev_irq_time_ns, behind.saturating_mul(2))
     }
 
     /// The root group has no parent, any other a known one.
@@ -149,6 +185,7 @@ impl Introspector {
             at_most(groupc, &psi.state_start, since, now_ns)?;
             let mask = at.get(groupc, &psi.state_mask)?;
             at_most(groupc, &psi.state_mask, mask, ALL_STATES)?;
+            at_least(groupc, &psi.state_start, since, u64::from(mask != 0))?;
             // What runs is counted in the root group, so that group is not idle.
             let busy = group == 0 && curr.pid != 0;
             if busy {

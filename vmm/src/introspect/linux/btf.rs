@@ -185,7 +185,7 @@ struct Type<'b> {
 }
 
 /// The types of one kernel.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Btf {
     data: Vec<u8>,
     strings: Range<usize>,
@@ -402,7 +402,8 @@ impl Btf {
         budget: &mut u32,
     ) -> Result<Option<Found>, BtfError> {
         let this = self.bare(structure)?;
-        if !matches!(this.kind, kind::STRUCT | kind::UNION) {
+        // An empty name is none: it would be that of every anonymous member.
+        if !matches!(this.kind, kind::STRUCT | kind::UNION) || name.is_empty() {
             return Ok(None);
         }
         if depth == MAX_DEPTH {

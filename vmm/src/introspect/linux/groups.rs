@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::layout::BtfLayout;
 use super::symbols::LinuxSymbols;
 use crate::introspect::groups::{GroupAddresses, GroupTable};
 use crate::introspect::introspector::printable;
-use crate::introspect::layout::{Field, Resolver};
-use crate::introspect::places::{PsiPlaces, SetupError};
+use crate::introspect::layout::{Field, LayoutSource, Resolver};
+use crate::introspect::places::{NO_GROUPS, PsiPlaces, SetupError, needs};
 use crate::introspect::read::{ReadError, Reader};
 
 /// Most groups that are looked at.
@@ -63,7 +62,11 @@ struct PsiMembers {
 }
 
 impl Places {
-    fn resolve(symbols: &LinuxSymbols, layout: &BtfLayout) -> Result<Self, SetupError> {
+    fn resolve(
+        symbols: &LinuxSymbols,
+        layout: &dyn LayoutSource,
+        cfs_rq_is_array: bool,
+    ) -> Result<Self, SetupError> {
         let r = &mut Resolver::new(layout);
         let psi = match PsiPlaces::resolve(symbols, layout, r)? {
             Ok(_) => Some(PsiMembers {
@@ -74,12 +77,12 @@ impl Places {
             Err(_) => None,
         };
         Ok(Self {
-            list: r.list_head("task_group", "list")?,
+            list: needs(NO_GROUPS, r.list_head("task_group", "list"))?,
             next: r.field("list_head", "next")?,
             prev: r.field("list_head", "prev")?,
             parent: r.field("task_group", "parent")?,
-            cfs_rq: r.field("task_group", "cfs_rq")?,
-            cfs_rq_is_array: layout.pointers("task_group", "cfs_rq")? == 2,
+            cfs_rq: needs(NO_GROUPS, r.field("task_group", "cfs_rq"))?,
+            cfs_rq_is_array,
             cgroup: r.field("task_group", "css.cgroup")?,
             kn: r.field("cgroup", "kn")?,
             name: r.field("kernfs_node", "name")?,
@@ -96,12 +99,16 @@ struct Walk<'a, 'm> {
 }
 
 /// All task groups that the guest has at this instant: the root first, parents before children.
+///
+/// `cfs_rq_is_array` says what `task_group.cfs_rq` is: an array of pointers by CPU, as until 7.1, or a
+/// per-CPU pointer.
 pub(super) fn discover(
     at: &mut Reader<'_>,
     symbols: &LinuxSymbols,
-    layout: &BtfLayout,
+    layout: &dyn LayoutSource,
+    cfs_rq_is_array: bool,
 ) -> Result<Vec<FoundGroup>, SetupError> {
-    let places = Places::resolve(symbols, layout)?;
+    let places = Places::resolve(symbols, layout, cfs_rq_is_array)?;
     let (head, root) = (symbols.find(LIST)?, symbols.find("root_task_group")?);
     let mut walk = Walk { at, places, symbols };
     let listed = walk.list(head)?;

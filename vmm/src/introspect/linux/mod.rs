@@ -27,7 +27,7 @@ use self::layout::BtfLayout;
 use self::symbols::{LinuxSymbols, SymbolTable, find_slide};
 use super::groups::GroupTable;
 use super::introspector::Introspector;
-use super::places::{Lacks, SetupError};
+use super::places::{Lacks, NO_GROUPS, SetupError, needs};
 use super::read::{ReadError, Reader};
 use super::symbols::{ElfSymbols, SymbolError};
 use super::translate::{AddressSpace, Depth};
@@ -58,8 +58,9 @@ pub struct Linux {
 impl Linux {
     /// Finds the kernel of `table` in a guest that has booted and stands still.
     ///
-    /// `cr3`, `depth` and `idt_base` are the vCPU's, in whatever task it is. `types` are the kernel
-    /// file's; `None` has them read from guest memory.
+    /// `cr3`, `depth` and `idt_base` are the vCPU's, in whatever task it is. The types are those that
+    /// the kernel carries in memory. `types` are the kernel file's, if it is at hand: they must be the
+    /// same, or it is the file of another kernel, whose layout would tell the wrong fields.
     pub fn find(
         mem: GuestMemoryMmap,
         cr3: u64,
@@ -72,9 +73,12 @@ impl Linux {
         let slide = find_slide(&mem, space, idt_base, &table)?;
         let space = kernel_space(&mem, space, depth, &table, slide)?;
         let symbols = LinuxSymbols::new(table, slide, &mem, space)?;
-        let layout = BtfLayout::new(match types {
-            Some(types) => types,
-            None => types_in_guest(&mem, space, &symbols)?,
+        let layout = BtfLayout::new(match (types_in_guest(&mem, space, &symbols), types) {
+            (Ok(running), Some(types)) if running != types => {
+                return Err(SetupError::Foreign { file: symbols.table().file().to_owned() });
+            }
+            (Err(SetupError::Types(BtfError::Missing)), Some(types)) => types,
+            (running, _) => running?,
         });
         Ok(Self { mem, space, symbols, layout })
     }
@@ -106,7 +110,8 @@ impl Linux {
 
     /// All task groups that the guest has at this instant: the root first, parents before children.
     pub fn found_groups(&self) -> Result<Vec<FoundGroup>, SetupError> {
-        groups::discover(&mut self.reader(), &self.symbols, &self.layout)
+        let is_array = needs(NO_GROUPS, self.layout.pointers("task_group", "cfs_rq"))? == 2;
+        groups::discover(&mut self.reader(), &self.symbols, &self.layout, is_array)
     }
 
     /// The groups that the guest has at this instant, those of the paths in `wanted` first.

@@ -7,6 +7,7 @@ mod layout;
 mod random;
 mod symbols;
 mod translate;
+mod user;
 mod views;
 
 use core::ptr;
@@ -165,9 +166,9 @@ impl Cpu for Guest {
 }
 
 /// Page tables built by hand in guest memory: 4-level, 4 KiB pages.
-struct PageTables {
-    mem: GuestMemoryMmap,
-    root: u64,
+pub(super) struct PageTables {
+    pub(super) mem: GuestMemoryMmap,
+    pub(super) root: u64,
     next_free: u64,
 }
 
@@ -175,18 +176,18 @@ const PRESENT_WRITABLE: u64 = 0x3;
 
 impl PageTables {
     /// Guest memory from 0 to `size`, with an empty PML4 at 0x1000.
-    fn new(size: usize) -> Self {
+    pub(super) fn new(size: usize) -> Self {
         let mem = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), size)]).unwrap();
         Self { mem, root: 0x1000, next_free: 0x2000 }
     }
 
-    fn put(&self, gpa: u64, value: u64) {
+    pub(super) fn put(&self, gpa: u64, value: u64) {
         self.mem.write_obj(value, GuestAddress(gpa)).unwrap();
     }
 
     /// Where the entry of `va` is in the table at `level` (0 for page tables); missing tables above
     /// it are added.
-    fn entry(&mut self, va: u64, level: u32) -> u64 {
+    pub(super) fn entry(&mut self, va: u64, level: u32) -> u64 {
         let mut table = self.root;
         for above in (level + 1..4).rev() {
             let at = table + (va >> (12 + 9 * above) & 0x1ff) * 8;
@@ -201,7 +202,7 @@ impl PageTables {
         table + (va >> (12 + 9 * level) & 0x1ff) * 8
     }
 
-    fn map(&mut self, va: u64, gpa: u64) {
+    pub(super) fn map(&mut self, va: u64, gpa: u64) {
         let at = self.entry(va, 0);
         self.put(at, gpa | PRESENT_WRITABLE);
     }

@@ -2,27 +2,38 @@
 //! it, these tests say that they are skipped and show nothing.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+use crate::introspect::Snapshot;
 use crate::introspect::layout::LayoutSource;
 use crate::introspect::linux::btf::Btf;
 use crate::introspect::linux::layout::BtfLayout;
 use crate::introspect::linux::symbols::SymbolTable;
-use crate::introspect::linux::types_of_elf;
+use crate::introspect::linux::{Linux, types_of_elf};
 use crate::introspect::places::Places;
 use crate::introspect::symbols::{SymbolError, SymbolSource};
+use crate::introspect::translate::Depth;
 
-/// Each kernel's name and its file.
-fn kernels() -> Vec<(String, Vec<u8>)> {
+/// A kernel: its name, its directory and its vmlinux.
+struct Kernel {
+    name: String,
+    path: PathBuf,
+    data: Vec<u8>,
+}
+
+fn kernels() -> Vec<Kernel> {
     let Some(dir) = std::env::var_os("RQSCOPE_KERNELS") else {
         eprintln!("skipped: RQSCOPE_KERNELS names no directory of kernels");
         return Vec::new();
     };
     let mut found = Vec::new();
     for entry in fs::read_dir(PathBuf::from(dir)).unwrap() {
-        let dir = entry.unwrap().path();
-        if let Ok(data) = fs::read(dir.join("vmlinux")) {
-            found.push((dir.file_name().unwrap().to_string_lossy().into_owned(), data));
+        let path = entry.unwrap().path();
+        if let Ok(data) = fs::read(path.join("vmlinux")) {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            found.push(Kernel { name, path, data });
         }
     }
     assert!(!found.is_empty(), "RQSCOPE_KERNELS has no VERSION/vmlinux");
@@ -45,7 +56,7 @@ fn types(data: &[u8]) -> BtfLayout {
 
 #[test]
 fn every_place_is_found_in_every_kernel() {
-    for (name, data) in kernels() {
+    for Kernel { name, data, .. } in kernels() {
         let begin = std::time::Instant::now();
         let symbols = Linked(SymbolTable::of_elf(&name, &data).unwrap());
         let t1 = begin.elapsed();
@@ -59,5 +70,47 @@ fn every_place_is_found_in_every_kernel() {
         for (s, m) in [("rq", "clock"), ("rq", "curr"), ("rq", "avg_irq.util_avg")] {
             eprintln!("{name}: {s}.{m} {:?}", layout.member(s, m));
         }
+    }
+}
+
+/// A guest that ran one of these kernels and was stopped: beside its vmlinux, `memory` with all of
+/// its memory from address 0 on, and `registers` with lines `cr3 HEX`, `cr4 HEX` and `idt HEX`.
+struct Stopped {
+    mem: GuestMemoryMmap,
+    cr3: u64,
+    depth: Depth,
+    idt_base: u64,
+}
+
+fn stopped(kernel: &Path) -> Option<Stopped> {
+    let memory = fs::read(kernel.join("memory")).ok()?;
+    let registers = fs::read_to_string(kernel.join("registers")).unwrap();
+    let register = |name: &str| {
+        let line = registers.lines().find_map(|l| l.strip_prefix(name)).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    };
+    let mem = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), memory.len())]).unwrap();
+    mem.write_slice(&memory, GuestAddress(0)).unwrap();
+    // CR4.LA57
+    let depth = if register("cr4") & 1 << 12 == 0 { Depth::Four } else { Depth::Five };
+    Some(Stopped { mem, cr3: register("cr3"), depth, idt_base: register("idt") })
+}
+
+#[test]
+fn a_kernel_that_ran_is_read_whole() {
+    for Kernel { name, path, data } in kernels() {
+        let Some(s) = stopped(&path) else { continue };
+        let table = SymbolTable::of_elf(&name, &data).unwrap();
+        let types = types_of_elf(&name, &data).unwrap();
+        let linux = Linux::find(s.mem, s.cr3, s.depth, s.idt_base, table, Some(types)).unwrap();
+        eprintln!("{name}: slide {:#x}", linux.symbols().slide());
+        let groups = linux.groups(&["/a", "/a/b", "/c"]).unwrap();
+        eprintln!("{groups:#x?}");
+        let introspector = linux.introspector(groups.table).unwrap();
+        let mut snapshot = Snapshot::default();
+        introspector.snapshot(&mut snapshot).unwrap();
+        eprintln!("{snapshot:#?}");
+        introspector.sanity_at_rest(snapshot.rq.clock_ns + 20_000_000).unwrap();
+        eprintln!("{:#?}", super::shift::missed(&linux, snapshot.rq.clock_ns + 20_000_000));
     }
 }
