@@ -54,6 +54,7 @@ impl GuestView for ModelView<'_> {
             nr_running: rq.nr_running,
             nr_switches: rq.nr_switches,
             curr_pid: k.curr.into(),
+            clock_update_flags: 0,
             clock_ns: rq.clock,
             clock_task_ns: rq.clock_task,
             clock_pelt_ns: rq.clock_pelt,

@@ -91,6 +91,12 @@ impl Observer {
         on_step: impl FnMut(&Step<'_>),
     ) -> Result<(), V::Error> {
         let rq = view.rq()?;
+        if let Call::UpdateIrqLoadAvg { .. } = call {
+            // Called from update_rq_clock(), which is not done yet.
+            trace.push(record(mark.at_ns, call, &rq, None));
+            self.hits += 1;
+            return Ok(());
+        }
         self.close(view, &rq, on_step)?;
         let cfs = match call {
             Call::UpdateTgLoadAvg { group } | Call::ClearTgLoadAvg { group } => {

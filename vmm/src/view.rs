@@ -64,6 +64,11 @@ pub enum Call {
     },
 }
 
+/// `RQCF_ACT_SKIP` of `rq->clock_update_flags`: the scheduler takes `rq->clock` as it is, because a
+/// wake-up updated it and asked for this very switch (kernel/sched/sched.h, 6.12 to 7.3). Until the switch
+/// is done `update_rq_clock()` returns at once.
+pub const RQCF_ACT_SKIP: u32 = 2;
+
 /// `struct rq` of one CPU and the per-CPU times that its clocks are made from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RqView {
@@ -75,6 +80,8 @@ pub struct RqView {
     pub nr_switches: u64,
     /// `rq->curr->pid`.
     pub curr_pid: u32,
+    /// `rq->clock_update_flags`; 0 in a kernel that never skips an update.
+    pub clock_update_flags: u32,
     /// `rq->clock`, ns.
     pub clock_ns: u64,
     /// `rq->clock_task`, ns.

@@ -82,6 +82,7 @@ impl Guest {
             kernel: boot::File { name: &self.kernel_name, bytes: &self.kernel },
             initrd: Some(boot::File { name: &self.initrd_name, bytes: &self.initrd }),
             cmdline: &self.args.cmdline,
+            quiet: !self.args.console,
             devices: &devices,
             memory_size: self.args.memory.saturating_mul(1 << 20),
         };

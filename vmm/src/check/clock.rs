@@ -3,7 +3,7 @@
 use super::CheckId::*;
 use super::{Board, Final};
 use crate::observe::Step;
-use crate::view::Call;
+use crate::view::{Call, RQCF_ACT_SKIP, RqView};
 
 /// What the run queue took from its clock, summed over all updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +18,10 @@ pub struct Accounted {
     pub irq_carried_count: u64,
     /// Updates that dropped steal time.
     pub steal_dropped_count: u64,
+    /// Updates that the scheduler skipped (`RQCF_ACT_SKIP`).
+    pub updates_skipped: u64,
+    /// The most that `clock` was behind the host's at such an update, ns.
+    pub skipped_behind_max_ns: u64,
     /// The largest lead of `clock_task` over `clock`, ns.
     pub clock_task_ahead_max_ns: u64,
     /// The longest time for which `clock_task` stood still while `clock` advanced, ns.
@@ -52,6 +56,9 @@ impl ClockChecks {
     #[inline]
     fn update(&mut self, s: &Step<'_>, board: &mut Board) {
         let (at, b, a) = (s.mark.at_ns, s.before, s.after);
+        if b.clock_update_flags & RQCF_ACT_SKIP != 0 {
+            return self.skipped(s, board);
+        }
         let d_clock = diff(a.clock_ns, b.clock_ns);
         let d_task = diff(a.clock_task_ns, b.clock_task_ns);
         let irq = diff(a.prev_irq_time_ns, b.prev_irq_time_ns);
@@ -120,6 +127,26 @@ impl ClockChecks {
             let stopped = a.clock_ns.saturating_sub(self.stopped_since_ns);
             acc.clock_task_stopped_max_ns = acc.clock_task_stopped_max_ns.max(stopped);
         }
+    }
+
+    /// One that returns at once: nothing may have moved.
+    #[cold]
+    fn skipped(&mut self, s: &Step<'_>, board: &mut Board) {
+        let (at, b, a) = (s.mark.at_ns, s.before, s.after);
+        let acc = &mut self.accounted;
+        acc.updates_skipped += 1;
+        let behind = at.saturating_sub(b.clock_ns);
+        acc.skipped_behind_max_ns = acc.skipped_behind_max_ns.max(behind);
+        let clocks = |rq: &RqView| {
+            let taken = (rq.prev_irq_time_ns, rq.prev_steal_time_rq_ns);
+            (rq.clock_ns, rq.clock_task_ns, rq.clock_pelt_ns, taken)
+        };
+        board.expect(ClockMatchesHost, clocks(a) == clocks(b), at, || {
+            format!(
+                "an update that was to be skipped moved clock {} ns",
+                diff(a.clock_ns, b.clock_ns)
+            )
+        });
     }
 
     pub(super) fn finish(&mut self, end: &Final<'_>, board: &mut Board) {

@@ -111,6 +111,10 @@ impl Introspector {
             nr_running: at.get(rq, &f.nr_running)?,
             nr_switches: at.get(rq, &f.nr_switches)?,
             curr_pid: self.pid(at, "rq.curr", curr)?,
+            clock_update_flags: match &f.clock_update_flags {
+                Some(flags) => at.get(rq, flags)?,
+                None => 0,
+            },
             clock_ns: at.get(rq, &f.clock)?,
             clock_task_ns: at.get(rq, &f.clock_task)?,
             clock_pelt_ns: at.get(rq, &f.clock_pelt)?,

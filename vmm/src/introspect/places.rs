@@ -67,6 +67,8 @@ pub(super) struct RqFields {
     pub nr_switches: Field<u64>,
     pub curr: Field<u64>,
     pub idle: Field<u64>,
+    /// `clock_update_flags`, where the kernel may skip updates.
+    pub clock_update_flags: Option<Field<u32>>,
     pub clock: Field<u64>,
     pub clock_task: Field<u64>,
     pub clock_pelt: Field<u64>,
@@ -313,6 +315,7 @@ impl Places {
             nr_switches: r.field("rq", "nr_switches")?,
             curr: r.field("rq", "curr")?,
             idle: r.field("rq", "idle")?,
+            clock_update_flags: r.optional("rq", "clock_update_flags")?,
             clock: r.field("rq", "clock")?,
             clock_task: r.field("rq", "clock_task")?,
             clock_pelt: r.field("rq", "clock_pelt")?,
