@@ -10,6 +10,7 @@ pub mod btf;
 mod groups;
 pub mod layout;
 pub mod patch;
+pub mod probe_spec;
 pub mod run_view;
 pub mod symbols;
 #[cfg(test)]
@@ -95,6 +96,12 @@ impl Linux {
     /// The kernel's own page tables: what no task's end takes away.
     pub fn space(&self) -> AddressSpace {
         self.space
+    }
+
+    /// Where the function returns to whose entry the vCPU is at, with this `rsp`. In
+    /// [`LinuxSymbols::caller`] it is the caller's name.
+    pub fn return_address(&self, rsp: u64) -> Result<u64, ReadError> {
+        self.reader().pointer("stack", "return address", rsp)
     }
 
     /// All task groups that the guest has at this instant: the root first, parents before children.
