@@ -140,7 +140,7 @@ impl Linux {
         Ok(introspector)
     }
 
-    /// What the kernel lacks, without looking at its groups.
+    /// What the kernel lacks: at ready, before a run's groups exist.
     pub fn lacks(&self) -> Result<Lacks, SetupError> {
         let groups = self.groups(&[])?;
         Ok(self.introspector(groups.table)?.lacks())
