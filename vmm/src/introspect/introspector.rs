@@ -310,11 +310,6 @@ impl Introspector {
         self.pid(at, "ksoftirqd", ksoftirqd).map(Some)
     }
 
-    /// The return address of the function at whose entry the guest stands, with `rsp` as it is.
-    pub fn return_address(&self, rsp: u64) -> Result<u64, ReadError> {
-        self.reader().pointer("stack", "return address", rsp)
-    }
-
     /// Text of the guest (the file name of its panic), fit for a terminal: what does not print
     /// is escaped, what is not UTF-8 replaced, and `...` stands for what is beyond 512 bytes or not
     /// readable.

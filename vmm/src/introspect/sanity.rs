@@ -117,7 +117,14 @@ impl Introspector {
         let behind = rq.clock_ns - rq.clock_task_ns;
         let irq = behind.saturating_sub(rq.prev_steal_time_rq_ns);
         at_least(base, &f.prev_irq_time, rq.prev_irq_time_ns, irq / 2)?;
-        at_most(base, &f.prev_irq_time, rq.prev_irq_time_ns, behind.saturating_mul(2))
+        at_most(base, &f.prev_irq_time, rq.prev_irq_time_ns, behind.saturating_mul(2))?;
+        let Some(psi) = &self.places.psi else { return Ok(()) };
+        for group in 0..self.groups.len() as u16 {
+            let Some(groupc) = self.group(group)?.psi_group_cpu else { continue };
+            let busy = at.get(groupc, &psi.state_mask)? != 0;
+            at_least(groupc, &psi.state_start, at.get(groupc, &psi.state_start)?, busy.into())?;
+        }
+        Ok(())
     }
 
     /// The root group has no parent, any other a known one.
@@ -185,7 +192,6 @@ impl Introspector {
             at_most(groupc, &psi.state_start, since, now_ns)?;
             let mask = at.get(groupc, &psi.state_mask)?;
             at_most(groupc, &psi.state_mask, mask, ALL_STATES)?;
-            at_least(groupc, &psi.state_start, since, u64::from(mask != 0))?;
             // What runs is counted in the root group, so that group is not idle.
             let busy = group == 0 && curr.pid != 0;
             if busy {

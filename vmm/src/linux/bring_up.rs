@@ -35,6 +35,10 @@ pub struct Buffer {
     pub size: u64,
 }
 
+/// The steal counter when time is stopped: a number that nothing else in the guest has, so that the
+/// member which takes it is known to be the right one.
+pub const STEAL_ORIGIN_NS: u64 = 1_000_003;
+
 /// Longest sleep of a halted guest between two looks at whether the user wants to stop.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -166,7 +170,7 @@ fn freeze(machine: &mut Machine, scale: TscScale, host_ns: u64) -> Result<(), Gu
     machine.vcpu.complete()?;
     let now_ns = scale.system_time_ns(machine.vcpu.tsc()?);
     machine.pages.freeze()?;
-    machine.pages.set_origin(now_ns, 0);
+    machine.pages.set_origin(now_ns, STEAL_ORIGIN_NS);
     machine.bus.pit.rebase(host_ns, now_ns);
     machine.pages.publish(&crate::clock::GuestClock::default())?;
     Ok(())

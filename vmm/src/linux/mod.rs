@@ -22,7 +22,7 @@ use kvm_bindings::kvm_sregs;
 use thiserror::Error;
 use zerocopy::IntoBytes;
 
-use self::bring_up::Ready;
+use self::bring_up::{Ready, STEAL_ORIGIN_NS};
 use self::bus::Storm;
 use self::machine::{Machine, MachineError};
 use self::probes::{EXTRA, Hit, ProbeError, Probes};
@@ -150,7 +150,6 @@ pub struct Found {
 /// A guest whose run can start at once.
 pub struct Prepared<I> {
     guest: Guest<I>,
-    linux: Linux,
     /// What was found out about it.
     pub found: Found,
 }
@@ -225,7 +224,7 @@ pub fn prepare<I: Injections>(
     // Tasks say who they are before all groups are there.
     let raw = linux.introspector(linux.groups(&[])?.table)?;
     let view = View::new(raw)?;
-    let mut guest: Guest<I> = Guest::new(machine, view, probes, work.lines, control.clone());
+    let mut guest: Guest<I> = Guest::new(machine, linux, view, probes, work.lines, control.clone());
 
     let mut rules = Rules::default();
     let own_init = ready.buffer.is_some();
@@ -233,11 +232,13 @@ pub fn prepare<I: Injections>(
         while turn(&mut guest, &mut rules, false)? != Flow::Started {}
     }
     let wanted: Vec<&str> = work.paths.iter().skip(1).map(String::as_str).collect();
-    let groups = linux.groups(if own_init { &wanted } else { &[] })?;
-    guest.view.replace(linux.introspector(groups.table.clone())?);
-    guest.view.raw().sanity(guest.now_ns())?;
+    let groups = guest.linux.groups(if own_init { &wanted } else { &[] })?;
+    let raw = guest.linux.introspector(groups.table.clone())?;
+    guest.view.replace(raw);
+    guest.view.raw().sanity_at_rest(guest.sched_clock_ns()?)?;
     let lacks = guest.view.raw().lacks();
-    let (steal_ns, psi) = (lacks.steal.is_none().then_some(0), lacks.psi.is_none());
+    let steal_ns = lacks.steal.is_none().then_some(STEAL_ORIGIN_NS);
+    let psi = lacks.psi.is_none();
     loop {
         if own_init {
             // PID 1 burns between two questions.
@@ -257,19 +258,16 @@ pub fn prepare<I: Injections>(
 
     let count = groups.parents.len() as u16;
     let stamp_clock = rules.stamp_clock(&guest.view, count)?;
-    let policy = rules.policy(stamp_clock, &guest.probes, linux.symbols());
-    let sched_clock_ns = guest.now_ns().wrapping_add(linux.sched_clock_offset_ns()?);
+    let policy = rules.policy(stamp_clock, &guest.probes, guest.linux.symbols());
+    let sched_clock_ns = guest.sched_clock_ns()?;
     let start = Start { sched_clock_ns, steal_ns, psi, stamp_clock };
     let baseline = Baseline::take(&guest.view, count, start)?;
     guest.view.begin(baseline);
     guest.probes.clear_counts();
     let lacks = lacking(&missing, lacks);
-    let banner = linux.banner()?;
-    Ok(Prepared {
-        guest,
-        linux,
-        found: Found { banner, policy, groups, lacks, has_steal_clock: steal_ns.is_some() },
-    })
+    let banner = guest.linux.banner()?;
+    let has_steal_clock = steal_ns.is_some();
+    Ok(Prepared { guest, found: Found { banner, policy, groups, lacks, has_steal_clock } })
 }
 
 /// One turn of a guest before its run.
@@ -388,7 +386,7 @@ impl<I: Injections> Prepared<I> {
     fn clock_readers(&self) -> Vec<(String, u64)> {
         let mut readers: Vec<(String, u64)> = Vec::new();
         for (at, count) in self.guest.probes.clock_readers() {
-            let name = self.linux.symbols().caller(*at).unwrap_or("(unknown)");
+            let name = self.guest.linux.symbols().caller(*at).unwrap_or("(unknown)");
             match readers.iter_mut().find(|(known, _)| known == name) {
                 Some((_, sum)) => *sum += count,
                 None => readers.push((name.to_owned(), *count)),

@@ -18,7 +18,8 @@ use super::time::Time;
 use super::view::View;
 use crate::engine::Injections;
 use crate::guest::{GuestError, enter, unhandled};
-use crate::introspect::{Function, ReadError};
+use crate::introspect::linux::Linux;
+use crate::introspect::{Function, ReadError, SetupError};
 use crate::kvm::Exit;
 use crate::session::{Control, Session, Stop};
 
@@ -41,6 +42,8 @@ pub struct Guest<I> {
     pub machine: Machine,
     /// Who lets time pass.
     pub time: Time<I>,
+    /// Its kernel.
+    pub linux: Linux,
     /// What is seen of it.
     pub view: View,
     /// Its probes.
@@ -63,12 +66,14 @@ impl<I: Injections> Guest<I> {
     /// A guest whose time stands still from here on, with `lines` as storm sources.
     pub fn new(
         machine: Machine,
+        linux: Linux,
         view: View,
         probes: Probes,
         lines: Vec<Line>,
         control: Arc<Control>,
     ) -> Self {
-        let mut guest = Self { machine, time: Time::prepare(), view, probes, lines, control };
+        let mut guest =
+            Self { machine, time: Time::prepare(), linux, view, probes, lines, control };
         // It may have been armed before time stood still.
         guest.arm_timer();
         guest
@@ -99,6 +104,11 @@ impl<I: Injections> Guest<I> {
     /// The guest's own clock, which its timer counts in, ns.
     pub fn now_ns(&self) -> u64 {
         self.machine.pages.state().origin_ns.wrapping_add(self.time.clock().now_ns())
+    }
+
+    /// What the guest's `sched_clock()` shows now, ns.
+    pub fn sched_clock_ns(&self) -> Result<u64, SetupError> {
+        Ok(self.now_ns().wrapping_add(self.linux.sched_clock_offset_ns()?))
     }
 
     /// The 8254's deadline becomes the engine's.
@@ -277,7 +287,7 @@ impl<I: Injections> Guest<I> {
             None => return Err(unhandled(Exit::Out { port, size: 1, value: 0 })),
             Some(Hit::Softirq) => self.softirq(port)?,
             Some(Hit::ClockRead) => {
-                let caller = self.view.raw().return_address(regs.rsp).map_err(Stop::View)?;
+                let caller = self.linux.return_address(regs.rsp).map_err(Stop::View)?;
                 self.probes.clock_read(caller);
             }
             Some(Hit::Tick) => {

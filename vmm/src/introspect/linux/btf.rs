@@ -191,6 +191,8 @@ pub struct Btf {
     strings: Range<usize>,
     /// Where each type is in `data`, by ID less one: 0 is `void`.
     types: Vec<u32>,
+    /// IDs of the structures, unions and enumerations that have a name.
+    named: Vec<u32>,
 }
 
 impl std::fmt::Debug for Btf {
@@ -241,7 +243,9 @@ impl Btf {
         // Since 7.1 a header may name a section that gives the lengths of kinds unknown here.
         let layout = if header_len >= 32 { section("the layout section", 6)? } else { 0..0 };
         let types = Self::index(&data, types, &data[layout])?;
-        Ok(Self { data, strings, types })
+        let mut btf = Self { data, strings, types, named: Vec::new() };
+        btf.named = (1..=btf.types.len() as u32).filter(|&id| btf.has_name(id)).collect();
+        Ok(btf)
     }
 
     /// Where each type starts.
@@ -354,11 +358,24 @@ impl Btf {
     }
 
     fn of_kind(&self, name: &str, kinds: [u32; 2]) -> Vec<u32> {
-        let one_of = |&(_, &at): &(u32, &u32)| {
-            let word = |i| u32_at(&self.data, at as usize + i).unwrap_or_default();
-            kinds.contains(&(word(4) >> 24 & 0x7f)) && self.named(word(0), name)
+        let one_of = |id: &u32| {
+            let (name_at, kind) = self.name_and_kind(*id);
+            kinds.contains(&kind) && self.named(name_at, name)
         };
-        (1..).zip(&self.types).filter(one_of).map(|(id, _)| id).collect()
+        self.named.iter().copied().filter(one_of).collect()
+    }
+
+    /// Is it of a kind that is looked for by name, and has it one?
+    fn has_name(&self, id: u32) -> bool {
+        let (name, kind) = self.name_and_kind(id);
+        let kinds = [kind::STRUCT, kind::UNION, kind::ENUM, kind::ENUM64];
+        name != 0 && kinds.contains(&kind)
+    }
+
+    fn name_and_kind(&self, id: u32) -> (u32, u32) {
+        let at = self.types.get(id as usize - 1).map_or(usize::MAX, |at| *at as usize);
+        let word = |i| u32_at(&self.data, at.saturating_add(i)).unwrap_or_default();
+        (word(0), word(4) >> 24 & 0x7f)
     }
 
     /// Value of an enumerator. In an enumeration that is only declared there is none.

@@ -108,6 +108,12 @@ impl Linux {
         Ok(text.chars().filter(|c| !c.is_control()).collect())
     }
 
+    /// Where the function returns to whose entry the vCPU is at, with this `rsp`. In
+    /// [`LinuxSymbols::caller`] it is the caller's name.
+    pub fn return_address(&self, rsp: u64) -> Result<u64, ReadError> {
+        self.reader().pointer("stack", "return address", rsp)
+    }
+
     /// All task groups that the guest has at this instant: the root first, parents before children.
     pub fn found_groups(&self) -> Result<Vec<FoundGroup>, SetupError> {
         let is_array = needs(NO_GROUPS, self.layout.pointers("task_group", "cfs_rq"))? == 2;
@@ -144,7 +150,7 @@ impl Linux {
         Ok(introspector)
     }
 
-    /// What the kernel lacks, without looking at its groups.
+    /// What the kernel lacks: at ready, before a run's groups exist.
     pub fn lacks(&self) -> Result<Lacks, SetupError> {
         let groups = self.groups(&[])?;
         Ok(self.introspector(groups.table)?.lacks())

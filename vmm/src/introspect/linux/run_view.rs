@@ -73,8 +73,8 @@ pub struct Baseline {
 /// Is all IRQ time and steal accounted, so that a run can start here?
 ///
 /// `steal_ns` is the steal counter as the host has it, `None` if the guest accounts no steal; `psi`
-/// says whether the guest has PSI. The counters settle at the next tick of a task in a cgroup of its
-/// own, once no interrupt takes time.
+/// says whether the guest has PSI. The counters settle at a tick of any task but swapper, once
+/// interrupts take no time and nothing is stolen.
 pub fn settled(rq: &RqView, steal_ns: Option<u64>, psi: bool) -> bool {
     unsettled(rq, steal_ns, psi).is_none()
 }

@@ -1,6 +1,7 @@
 //! Groups of a guest that is what it says, and of one that lies.
 
-use crate::introspect::linux::tests::fake::{Build, Fake};
+use crate::introspect::linux::tests::fake::Fake;
+use crate::introspect::linux::tests::shapes::Build;
 use crate::introspect::linux::{FoundGroup, Linux};
 
 const BUILDS: [Build; 2] = [Build::Old, Build::New];

@@ -1,7 +1,8 @@
 //! Crafted kernels of both shapes, read whole, and refused for what they lack.
 
 use crate::introspect::linux::Linux;
-use crate::introspect::linux::tests::fake::{Build, Fake, IDT, IRQ_NS, LINKED, NOW_NS, STEAL_NS};
+use crate::introspect::linux::tests::fake::{Fake, IDT, IRQ_NS, LINKED, NOW_NS, STEAL_NS};
+use crate::introspect::linux::tests::shapes::Build;
 use crate::introspect::linux::types_of_elf;
 use crate::introspect::translate::Depth;
 use crate::introspect::{Introspector, SetupError, Snapshot};
@@ -119,7 +120,7 @@ fn the_kernel_file_must_have_the_types_of_the_kernel_that_runs() {
         Linux::find(fake.mem(), fake.cr3(), Depth::Four, IDT, table, Some(types))
     };
     assert!(find(&fake.btf).is_ok());
-    let other = super::fake::types(Build::New, |_, member| member != "prev_mm");
+    let other = super::shapes::types(Build::New, |_, member| member != "prev_mm");
     let error = find(&other).unwrap_err().to_string();
     assert_eq!(
         error,

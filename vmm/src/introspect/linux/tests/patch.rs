@@ -3,7 +3,8 @@
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::introspect::linux::patch::{PatchError, Planted, plant};
-use crate::introspect::linux::tests::fake::{Build, Fake, LINKED};
+use crate::introspect::linux::tests::fake::{Fake, LINKED};
+use crate::introspect::linux::tests::shapes::Build;
 use crate::introspect::tests::PageTables;
 use crate::introspect::translate::{AddressSpace, Depth};
 

@@ -2,7 +2,8 @@
 
 use crate::introspect::Introspector;
 use crate::introspect::linux::run_view::{Baseline, RunView, StampClock, Start, settled};
-use crate::introspect::linux::tests::fake::{Build, Fake, IRQ_NS, NOW_NS, STEAL_NS};
+use crate::introspect::linux::tests::fake::{Fake, IRQ_NS, NOW_NS, STEAL_NS};
+use crate::introspect::linux::tests::shapes::Build;
 use crate::view::{GuestView, RqView};
 
 const START: Start = Start {
