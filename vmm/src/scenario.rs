@@ -10,6 +10,7 @@ mod document;
 mod error;
 mod field;
 mod limits;
+mod linux;
 mod sources;
 mod units;
 mod write;
@@ -17,6 +18,7 @@ mod write;
 pub use builtin::{BUILTIN, Builtin, builtin};
 pub use error::{Place, Problem, ScenarioError};
 pub(crate) use field::hint;
+pub use linux::{Device, DeviceKind, LinuxPlan, LinuxPlanError, MAX_ENTROPY, Nearest, Note};
 pub use units::{MAX_NS, Rate, Share, UnitError, format_duration, parse_duration};
 
 use guest_model::policy::{Policy, PsiZeroDelta, RateLimitClock};
@@ -340,8 +342,7 @@ impl Scenario {
                 weight: task.weight,
                 group: task.copy_group(copy),
                 wakes: pid(task.wakes, copy),
-                flags: if task.fork { wire::TASK_FORK } else { 0 }
-                    | if task.blocked { wire::TASK_BLOCKED } else { 0 },
+                flags: task_flags(task),
                 reserved: [0; 3],
             };
         }
@@ -415,6 +416,12 @@ impl Task {
             groups => groups[usize::from(copy)],
         }
     }
+}
+
+/// [`TaskSpec::flags`] of `task`.
+fn task_flags(task: &Task) -> u16 {
+    let flag = |on: bool, flag: u16| if on { flag } else { 0 };
+    flag(task.fork, wire::TASK_FORK) | flag(task.blocked, wire::TASK_BLOCKED)
 }
 
 /// `tg->shares` before scaling for a cgroup v2 weight (`sched_weight_from_cgroup()` in

@@ -150,7 +150,7 @@ impl Alarm {
         self.pipe.then_some(OWN).into_iter().chain(self.sockets.into_iter().flatten())
     }
 
-    /// Waits to be woken, if that has not happened since the last wait.
+    /// Waits to be woken, if that has not happened since the last wait; for ever, if nothing can.
     fn wait(&self) {
         let mut sources = self.sources();
         match (sources.next(), sources.next()) {

@@ -2,8 +2,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use guest_model::wire::MAX_GROUPS;
 use guest_model::wire::linux::{MAX_PLAN_TASKS, Plan};
-use guest_model::wire::{MAX_GROUPS, NONE};
 
 use crate::report::{OrFail, fail};
 use crate::syscall::{self, Child, ECHILD, Fd, Shared, Until};
@@ -102,19 +102,17 @@ impl Tasks {
     }
 }
 
-/// A pipe for each task that another wakes, or that waits to be woken.
+/// A pipe for each task that another wakes, which is the one that keeps the writing end open.
 fn pipes(plan: &Plan) -> [Option<Pipe>; MAX_PLAN_TASKS] {
     let mut pipes = [None; MAX_PLAN_TASKS];
-    let tasks = &plan.tasks[..plan.nr_tasks.into()];
-    for (index, (spec, pipe)) in (0..).zip(tasks.iter().zip(&mut pipes)) {
-        let woken = tasks.iter().any(|t| t.wakes != NONE && t.wakes == index);
-        let waits = spec.blocks(index) && !plan.net_wakes.contains(&index);
-        if woken || waits {
+    for waker in &plan.tasks[..plan.nr_tasks.into()] {
+        let woken = waker.wakes;
+        if let Some(pipe @ None) = pipes.get_mut(usize::from(woken)) {
             let made = syscall::pipe().and_then(|(read, write)| {
                 syscall::set_nonblocking(write)?;
                 Ok(Pipe { read, write })
             });
-            *pipe = Some(made.or_fail(format_args!("make the pipe of task {index}"), ""));
+            *pipe = Some(made.or_fail(format_args!("make the pipe of task {woken}"), ""));
         }
     }
     pipes

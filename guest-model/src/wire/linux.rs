@@ -183,7 +183,7 @@ impl Group {
     pub fn new(name: &str, weight: u16, parent: u16) -> Option<Self> {
         let mut group = Self { weight, parent, name: [0; 256] };
         group.name.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
-        group.name().map(|_| group)
+        (group.name()? == name.as_bytes()).then_some(group)
     }
 
     /// The name; `None` if it is not one.
