@@ -1,15 +1,18 @@
 //! `--kernel`: a Linux guest for `rqscope run`.
 
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use guest_model::wire::NONE;
 use guest_model::wire::linux::ETHERTYPE;
+use kvm_bindings::CpuId;
 
 use super::run::read_file;
-use super::{Failure, no_kvm};
+use super::{Failure, Stdout, complain, no_kvm};
 use crate::boot::{self, cpuid};
-use crate::cli::LinuxArgs;
+use crate::check::NAMES;
+use crate::cli::{LinuxArgs, SnapshotArgs};
 use crate::initramfs::{INIT, pack};
 use crate::introspect::linux::symbols::SymbolTable;
 use crate::introspect::linux::types_of_elf;
@@ -18,10 +21,12 @@ use crate::linux::bring_up::{Ready, bring_up};
 use crate::linux::bus::{self, Storm};
 use crate::linux::console::Console;
 use crate::linux::machine::{Machine, MachineError, cpu};
+use crate::linux::snapshot::{Key, SnapshotError, Store};
 use crate::linux::{Kernel, Line, LinuxError, UserProbe, Workload, prepare};
 use crate::run::{LinuxOutcome, linux_session};
-use crate::scenario::{DeviceKind, LinuxPlan, Scenario};
-use crate::session::{Control, PassOutcome};
+use crate::scenario::{DeviceKind, LinuxPlan, Scenario, builtin};
+use crate::session::{Control, PassOutcome, chain};
+use crate::supervise::supervise;
 use crate::trace::Trace;
 
 /// Largest kernel, initrd or symbol file, bytes.
@@ -76,7 +81,41 @@ impl Guest {
         Ok(Self { kvm, kernel_name, kernel, initrd, initrd_name, facts, plan, args })
     }
 
-    fn boot(&self, control: &Arc<Control>) -> Result<(Machine, Ready), LinuxError> {
+    /// A machine that is ready: from its snapshot, which is made first if there is none that can be used.
+    fn ready(&self, control: &Arc<Control>) -> Result<(Machine, Ready), LinuxError> {
+        let cpuid = cpu(&self.kvm, cpuid::Options::default())?;
+        let Some(store) = Store::default_place().filter(|_| !self.args.no_snapshot) else {
+            return self.boot(&cpuid, control);
+        };
+        let key = self.key(&cpuid);
+        let restore = || store.restore(&self.kvm, &key, &cpuid, Console::new(self.args.console));
+        match restore() {
+            Ok(found) => return Ok(found),
+            Err(SnapshotError::Missing) => {}
+            Err(e) => complain(&format!("{}; booting anew", chain(&e))),
+        }
+        let (mut machine, ready) = self.boot(&cpuid, control)?;
+        if let Err(e) = store.save(&self.kvm, &key, &mut machine, &ready) {
+            complain(&format!("{}; going on without a snapshot", chain(&e)));
+            return Ok((machine, ready));
+        }
+        // The first run starts from the same bytes as all others.
+        drop(machine);
+        Ok(restore()?)
+    }
+
+    fn key(&self, cpuid: &CpuId) -> Key {
+        let devices: Vec<String> = bus::devices().iter().map(ToString::to_string).collect();
+        let cmdline =
+            format!("{}\n{}\n{}", self.args.cmdline, self.args.console, devices.join(" "));
+        Key::new(&self.kernel, &self.initrd, &cmdline, self.memory_size(), cpuid)
+    }
+
+    fn memory_size(&self) -> u64 {
+        self.args.memory.saturating_mul(1 << 20)
+    }
+
+    fn boot(&self, cpuid: &CpuId, control: &Arc<Control>) -> Result<(Machine, Ready), LinuxError> {
         let devices = bus::devices();
         let linux = boot::Linux {
             kernel: boot::File { name: &self.kernel_name, bytes: &self.kernel },
@@ -84,15 +123,32 @@ impl Guest {
             cmdline: &self.args.cmdline,
             quiet: !self.args.console,
             devices: &devices,
-            memory_size: self.args.memory.saturating_mul(1 << 20),
+            memory_size: self.memory_size(),
         };
-        let cpuid = cpu(&self.kvm, cpuid::Options::default())?;
         let console = Console::new(self.args.console);
-        let mut machine = Machine::new(&self.kvm, &linux, &cpuid, console)?;
+        let mut machine = Machine::new(&self.kvm, &linux, cpuid, console)?;
         control.set_kick(Some(machine.vcpu.kick_handle()?));
         let ready = bring_up(&mut machine, control, self.args.boot_timeout);
         control.set_kick(None);
         Ok((machine, ready?))
+    }
+
+    /// Makes the snapshot, unless it is there; its directory, and whether it was made now.
+    pub(super) fn snapshot(&self, control: &Arc<Control>) -> Result<(PathBuf, bool), Failure> {
+        let store = Store::default_place().ok_or_else(|| {
+            Failure::Input("no place for snapshots: set RQSCOPE_CACHE or HOME".into())
+        })?;
+        let cpuid = cpu(&self.kvm, cpuid::Options::default()).map_err(|e| Failure::host(&e))?;
+        let key = self.key(&cpuid);
+        let path = store.path(&key);
+        match store.restore(&self.kvm, &key, &cpuid, Console::new(false)) {
+            Ok(_) => return Ok((path, false)),
+            Err(SnapshotError::Missing) => {}
+            Err(e) => complain(&format!("{}; booting anew", chain(&e))),
+        }
+        let (mut machine, ready) = self.boot(&cpuid, control).map_err(failure)?;
+        store.save(&self.kvm, &key, &mut machine, &ready).map_err(|e| Failure::host(&e))?;
+        Ok((path, true))
     }
 
     /// The run; `scenario` takes over the rules that the kernel was seen to follow.
@@ -102,7 +158,7 @@ impl Guest {
         trace: Trace,
         control: &Arc<Control>,
     ) -> Result<(PassOutcome, Trace, LinuxOutcome), Failure> {
-        let (machine, ready) = self.boot(control).map_err(failure)?;
+        let (machine, ready) = self.ready(control).map_err(failure)?;
         let work = Workload {
             plan: &self.plan.plan,
             paths: scenario.group_paths(),
@@ -148,6 +204,26 @@ impl Guest {
         }
         args
     }
+}
+
+/// `rqscope snapshot`.
+pub(super) fn command(args: &SnapshotArgs) -> Result<u8, Failure> {
+    let Some(kernel) = &args.linux.kernel else {
+        return Err(Failure::Input("name a kernel with --kernel".into()));
+    };
+    let (kvm, _) = open()?;
+    let idle = builtin("idle").ok_or(Failure::Input("the idle scenario is missing".into()))?;
+    let scenario =
+        Scenario::load(idle.text, idle.name, &[], NAMES).map_err(|e| Failure::input(&e))?;
+    let guest = Guest::load(kvm, kernel, &args.linux, &scenario)?;
+    let control = Arc::new(Control::default());
+    let for_guest = control.clone();
+    let made = supervise(&control, args.watchdog, None, move || guest.snapshot(&for_guest));
+    let (path, new) = made.map_err(|e| Failure::host(&e))??;
+    let mut out = Stdout::lock();
+    let is = if new { "made" } else { "is there" };
+    writeln!(out, "{is}: {}", path.display())?;
+    Ok(0)
 }
 
 /// Symbols and types of a vmlinux, or symbols of a System.map.
