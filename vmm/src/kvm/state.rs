@@ -13,7 +13,7 @@ use kvm_ioctls::Cap;
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{Kvm, KvmError, Vcpu, VcpuError};
+use super::{HostKvm, Kvm, KvmError, Vcpu, VcpuError};
 
 /// The time-stamp counter's MSR (SDM 4, `IA32_TIME_STAMP_COUNTER`).
 const MSR_IA32_TSC: u32 = 0x10;
@@ -24,6 +24,10 @@ const MSR_IA32_TSC: u32 = 0x10;
 fn is_paravirtual(index: u32) -> bool {
     matches!(index, 0x11 | 0x12 | 0x4b56_4d00..=0x4b56_4dff | 0x4000_0000..=0x4000_0fff)
 }
+
+/// Types of a 64-bit TSS in a segment register (APM 2, table 4-6).
+const AVAILABLE_TSS: u8 = 9;
+const BUSY_TSS: u8 = 11;
 
 /// All of a vCPU that a guest can tell.
 #[derive(Clone, Debug, PartialEq)]
@@ -205,7 +209,13 @@ impl Vcpu {
 
     /// Sets the whole state of a vCPU that has not run yet and has the same CPUID.
     pub fn restore(&mut self, state: &VcpuState) -> Result<(), StateError> {
-        self.set_sregs(&state.sregs)?;
+        let mut sregs = state.sregs;
+        if HostKvm::detect() == HostKvm::Svm && sregs.tr.type_ == BUSY_TSS {
+            // SVM's KVM_GET_SREGS shows a busy TSS whatever is loaded. What LTR loads is the descriptor
+            // as it was before it became busy, and QEMU's SVM looks at its type when a task uses ports.
+            sregs.tr.type_ = AVAILABLE_TSS;
+        }
+        self.set_sregs(&sregs)?;
         self.set_regs(&state.regs)?;
         ioctl("set the FPU (KVM_SET_FPU)", self.fd.set_fpu(&state.fpu))?;
         if let Some(xcrs) = &state.xcrs {

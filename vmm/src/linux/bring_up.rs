@@ -79,6 +79,7 @@ pub fn bring_up(
                 match machine.bus.write_port(port, size, value, host.now_ns()) {
                     Written::Reset => return Err(machine.console.reset()),
                     Written::Timer => host.wake_at(machine.bus.pit.deadline_ns()),
+                    Written::Console => machine.console.take(&mut machine.bus),
                     Written::Nothing | Written::EndOfInterrupt(_) => {}
                 }
             }
@@ -114,7 +115,6 @@ pub fn bring_up(
         if control.stopped() {
             return Err(Stop::Interrupted.into());
         }
-        machine.console.take(&mut machine.bus);
         if machine.console.said_ready() {
             let now_ns = host.now_ns();
             drop(host);

@@ -78,6 +78,8 @@ pub enum Written {
     Timer,
     /// The handler of this IRQ ended its service.
     EndOfInterrupt(u8),
+    /// The serial port may have output.
+    Console,
     /// The machine is to be reset.
     Reset,
 }
@@ -160,6 +162,7 @@ impl Bus {
                     if self.serial.take_interrupt() {
                         self.pic.pulse(SERIAL_IRQ);
                     }
+                    asks = Written::Console;
                 }
                 _ => {
                     if self.legacy.write(port, byte).is_some() {

@@ -157,6 +157,7 @@ impl<I: Injections> Guest<I> {
                         }
                     }
                     Written::EndOfInterrupt(_) => {}
+                    Written::Console => self.machine.console.take(&mut self.machine.bus),
                     Written::Reset => return Err(self.machine.console.reset()),
                 }
             }
