@@ -51,7 +51,13 @@ pub fn bring_up(
     let mut host = HostTime::start(control.clone());
     let scale = TscScale { khz: machine.vcpu.tsc_khz()?, tsc: machine.vcpu.tsc()?, origin_ns: 0 };
     loop {
-        let exit = enter(&mut machine.vcpu, control)?;
+        let exit = match enter(&mut machine.vcpu, control) {
+            Err(GuestError::Spinning(seconds)) => {
+                let console = machine.console.last_lines();
+                return Err(GuestError::NotReady { seconds, console });
+            }
+            entered => entered?,
+        };
         let mut halted = false;
         match exit {
             Exit::Hlt => halted = true,
