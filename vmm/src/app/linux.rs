@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use guest_model::wire::NONE;
 use guest_model::wire::linux::ETHERTYPE;
@@ -24,7 +25,7 @@ use crate::linux::machine::{Machine, MachineError, cpu};
 use crate::linux::snapshot::{Key, SnapshotError, Store};
 use crate::linux::{Kernel, Line, LinuxError, UserProbe, Workload, prepare};
 use crate::run::{LinuxOutcome, linux_session};
-use crate::scenario::{DeviceKind, LinuxPlan, Scenario, builtin};
+use crate::scenario::{DeviceKind, Group, LinuxPlan, Scenario, builtin};
 use crate::session::{Control, PassOutcome, chain};
 use crate::supervise::supervise;
 use crate::trace::Trace;
@@ -42,6 +43,14 @@ pub(super) struct Guest {
     facts: Kernel,
     plan: LinuxPlan,
     args: LinuxArgs,
+}
+
+/// What was done for a snapshot, and how long it took.
+pub(super) enum Done {
+    /// It was there, and a machine was started from it.
+    Restored(Duration),
+    /// The guest booted until it was ready.
+    Booted(Duration),
 }
 
 /// The host's KVM, if Linux runs on it.
@@ -133,22 +142,25 @@ impl Guest {
         Ok((machine, ready?))
     }
 
-    /// Makes the snapshot, unless it is there; its directory, and whether it was made now.
-    pub(super) fn snapshot(&self, control: &Arc<Control>) -> Result<(PathBuf, bool), Failure> {
+    /// Makes the snapshot, unless it is there; its directory, and what was done for how long.
+    pub(super) fn snapshot(&self, control: &Arc<Control>) -> Result<(PathBuf, Done), Failure> {
         let store = Store::default_place().ok_or_else(|| {
             Failure::Input("no place for snapshots: set RQSCOPE_CACHE or HOME".into())
         })?;
         let cpuid = cpu(&self.kvm, cpuid::Options::default()).map_err(|e| Failure::host(&e))?;
         let key = self.key(&cpuid);
         let path = store.path(&key);
+        let begin = Instant::now();
         match store.restore(&self.kvm, &key, &cpuid, Console::new(false)) {
-            Ok(_) => return Ok((path, false)),
+            Ok(_) => return Ok((path, Done::Restored(begin.elapsed()))),
             Err(SnapshotError::Missing) => {}
             Err(e) => complain(&format!("{}; booting anew", chain(&e))),
         }
+        let begin = Instant::now();
         let (mut machine, ready) = self.boot(&cpuid, control).map_err(failure)?;
+        let booted = begin.elapsed();
         store.save(&self.kvm, &key, &mut machine, &ready).map_err(|e| Failure::host(&e))?;
-        Ok((path, true))
+        Ok((path, Done::Booted(booted)))
     }
 
     /// The run; `scenario` takes over the rules that the kernel was seen to follow.
@@ -170,6 +182,18 @@ impl Guest {
         scenario.policy.rate_limit_clock = found.policy.rate_limit_clock;
         scenario.policy.psi = found.policy.psi_zero_delta;
         scenario.policy.compare.clear();
+        if self.args.initrd.is_some() {
+            // The guest's workload is its own.
+            let group = |(path, parent): (&String, &u16)| Group {
+                path: path.trim_start_matches('/').to_owned(),
+                weight: 100,
+                parent: *parent,
+            };
+            let groups = found.groups.paths.iter().zip(&found.groups.parents);
+            scenario.groups = groups.map(group).collect();
+            scenario.tasks.clear();
+            scenario.irqs.iter_mut().for_each(|irq| irq.wakes = None);
+        }
         let session =
             linux_session(scenario, found.policy, found.groups.parents, trace, control.clone());
         let (pass, trace, extras) = prepared.run(session);
@@ -219,10 +243,13 @@ pub(super) fn command(args: &SnapshotArgs) -> Result<u8, Failure> {
     let control = Arc::new(Control::default());
     let for_guest = control.clone();
     let made = supervise(&control, args.watchdog, None, move || guest.snapshot(&for_guest));
-    let (path, new) = made.map_err(|e| Failure::host(&e))??;
+    let (path, done) = made.map_err(|e| Failure::host(&e))??;
     let mut out = Stdout::lock();
-    let is = if new { "made" } else { "is there" };
-    writeln!(out, "{is}: {}", path.display())?;
+    let path = path.display();
+    match done {
+        Done::Booted(time) => writeln!(out, "made {path}, ready after {} us", time.as_micros())?,
+        Done::Restored(time) => writeln!(out, "kept {path}, restored in {} us", time.as_micros())?,
+    }
     Ok(0)
 }
 
