@@ -172,6 +172,9 @@ fn deliver(machine: &mut Machine, host: &mut HostTime, halted: bool) -> Result<(
 
 /// Stops the guest's time at this instant, for good.
 fn freeze(machine: &mut Machine, scale: TscScale, host_ns: u64) -> Result<(), GuestError> {
+    if !machine.pages.has_clock() {
+        return Err(GuestError::NoKvmClock);
+    }
     machine.vcpu.request_interrupt_window(false);
     machine.vcpu.complete()?;
     let now_ns = scale.system_time_ns(machine.vcpu.tsc()?);
