@@ -124,6 +124,11 @@ impl Guest {
             lacks: found.lacks,
             clock_readers: extras.clock_readers,
             probes: self.args.probes.iter().cloned().zip(extras.user_hits).collect(),
+            groups: found.groups.paths,
+            irqs: std::iter::once(0)
+                .chain(lines(&self.plan).iter().map(|l| l.storm.irq()))
+                .collect(),
+            has_own_workload: self.args.initrd.is_some(),
         };
         Ok((pass, trace, outcome))
     }
