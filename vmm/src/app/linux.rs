@@ -151,6 +151,10 @@ impl Guest {
             let colon = if args.is_empty() { "" } else { ":" };
             add("--probe", Some(format!("{symbol}{colon}{}", args.join(","))));
         }
+        // The one without a value comes last. It makes the kernel talk, which is another boot.
+        if a.console {
+            args.push("--console".to_owned());
+        }
         args
     }
 }
