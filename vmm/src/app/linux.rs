@@ -216,6 +216,11 @@ impl Guest {
             lacks: found.lacks,
             clock_readers: extras.clock_readers,
             probes: self.args.probes.iter().cloned().zip(extras.user_hits).collect(),
+            groups: found.groups.paths,
+            irqs: std::iter::once(0)
+                .chain(lines(&self.plan).iter().map(|l| l.storm.irq()))
+                .collect(),
+            has_own_workload: self.args.initrd.is_some(),
         };
         (pass, trace, outcome)
     }
@@ -237,6 +242,10 @@ impl Guest {
         for UserProbe { symbol, args } in &a.probes {
             let colon = if args.is_empty() { "" } else { ":" };
             add("--probe", Some(format!("{symbol}{colon}{}", args.join(","))));
+        }
+        // The one without a value comes last. It makes the kernel talk, which is another boot.
+        if a.console {
+            args.push("--console".to_owned());
         }
         args
     }
