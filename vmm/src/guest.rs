@@ -154,6 +154,17 @@ pub enum GuestError {
     /// An exit that this program never asks for.
     #[error("unexpected exit {0}")]
     Unexpected(&'static str),
+    /// A task of a Linux guest has made no exit for too long.
+    #[error(
+        "guest task {task} spins without asking for time: no exit for {seconds} s. In virtual time a task \
+         must sleep, or burn through the doorbell (docs/linux.md)"
+    )]
+    TaskSpins {
+        /// Its name and pid.
+        task: String,
+        /// How long, s.
+        seconds: u64,
+    },
     /// The guest has made no exit for too long.
     #[error("guest spins without asking for time: no exit for {0} s")]
     Spinning(u64),

@@ -51,7 +51,13 @@ pub fn bring_up(
     let mut host = HostTime::start(control.clone());
     let scale = TscScale { khz: machine.vcpu.tsc_khz()?, tsc: machine.vcpu.tsc()?, origin_ns: 0 };
     loop {
-        let exit = enter(&mut machine.vcpu, control)?;
+        let exit = match enter(&mut machine.vcpu, control) {
+            Err(GuestError::Spinning(seconds)) => {
+                let console = machine.console.last_lines();
+                return Err(GuestError::NotReady { seconds, console });
+            }
+            entered => entered?,
+        };
         let mut halted = false;
         match exit {
             Exit::Hlt => halted = true,
@@ -79,6 +85,7 @@ pub fn bring_up(
                 match machine.bus.write_port(port, size, value, host.now_ns()) {
                     Written::Reset => return Err(machine.console.reset()),
                     Written::Timer => host.wake_at(machine.bus.pit.deadline_ns()),
+                    Written::Console => machine.console.take(&mut machine.bus),
                     Written::Nothing | Written::EndOfInterrupt(_) => {}
                 }
             }
@@ -114,7 +121,6 @@ pub fn bring_up(
         if control.stopped() {
             return Err(Stop::Interrupted.into());
         }
-        machine.console.take(&mut machine.bus);
         if machine.console.said_ready() {
             let now_ns = host.now_ns();
             drop(host);

@@ -11,6 +11,7 @@ use crate::device::pic::{self, Pic};
 use crate::device::pit::Pit;
 use crate::device::serial::{self, Serial};
 use crate::device::virtio::{DeviceError, Entropy, Event, Net, is_status_read};
+use crate::device::{State, StateError};
 
 /// The serial port's IRQ.
 pub const SERIAL_IRQ: u8 = serial::IRQ;
@@ -77,6 +78,8 @@ pub enum Written {
     Timer,
     /// The handler of this IRQ ended its service.
     EndOfInterrupt(u8),
+    /// The serial port may have output.
+    Console,
     /// The machine is to be reset.
     Reset,
 }
@@ -159,6 +162,7 @@ impl Bus {
                     if self.serial.take_interrupt() {
                         self.pic.pulse(SERIAL_IRQ);
                     }
+                    asks = Written::Console;
                 }
                 _ => {
                     if self.legacy.write(port, byte).is_some() {
@@ -225,5 +229,37 @@ impl Bus {
                 Ok(())
             }
         }
+    }
+
+    /// Appends all devices to `bytes`.
+    pub fn put(&self, bytes: &mut Vec<u8>) {
+        self.pic.save(bytes);
+        self.pit.save(bytes);
+        self.serial.save(bytes);
+        self.legacy.save(bytes);
+        for net in &self.nets {
+            net.save(bytes);
+        }
+        for entropy in &self.entropies {
+            entropy.save(bytes);
+        }
+    }
+
+    /// Takes all devices from the front of `bytes`, which may be anything.
+    pub fn take(bytes: &mut &[u8]) -> Result<Self, StateError> {
+        let mut bus = Self {
+            pic: Pic::restore(bytes)?,
+            pit: Pit::restore(bytes)?,
+            serial: Serial::restore(bytes)?,
+            legacy: Legacy::restore(bytes)?,
+            ..Self::default()
+        };
+        for net in &mut bus.nets {
+            *net = Net::restore(bytes)?;
+        }
+        for entropy in &mut bus.entropies {
+            *entropy = Entropy::restore(bytes)?;
+        }
+        Ok(bus)
     }
 }

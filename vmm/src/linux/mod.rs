@@ -11,6 +11,7 @@ pub mod machine;
 pub mod probes;
 mod rules;
 mod run;
+pub mod snapshot;
 pub mod time;
 pub mod view;
 
@@ -28,6 +29,7 @@ use self::machine::{Machine, MachineError};
 use self::probes::{EXTRA, Hit, ProbeError, Probes};
 use self::rules::Rules;
 use self::run::{Flow, Guest};
+use self::snapshot::SnapshotError;
 use self::view::View;
 use crate::check::CheckId;
 use crate::engine::Injections;
@@ -97,6 +99,9 @@ pub enum LinuxError {
         /// The function.
         symbol: String,
     },
+    /// A snapshot that was just made cannot be used.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// Softirq work has no place to be done.
     #[error(
         "the scenario has softirq work or lines that wake tasks, and the kernel's network driver cannot be probed: {why}"
