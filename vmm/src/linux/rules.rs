@@ -73,6 +73,11 @@ impl Rules {
         Ok(())
     }
 
+    /// What the kernel does at a zero delta was seen.
+    pub fn knows_psi_zero_delta(&self) -> bool {
+        self.zero_delta_writes.is_some()
+    }
+
     /// Which clock the groups' publishes were stamped with; wall time where none tells.
     pub fn stamp_clock(&self, view: &View, groups: u16) -> Result<StampClock, ReadError> {
         let (mut clock, mut task) = (0, 0);
