@@ -142,6 +142,12 @@ pub enum GuestError {
         /// What the console showed last.
         console: String,
     },
+    /// Its clock cannot be the host's.
+    #[error(
+        "guest has no kvmclock, so its time cannot be the host's: build its kernel with \
+         CONFIG_KVM_GUEST, and without no-kvmclock on its command line"
+    )]
+    NoKvmClock,
     /// PID 1 cannot go on.
     #[error("PID 1 of the guest: {message}")]
     Init {

@@ -173,6 +173,12 @@ pub struct LinuxOutcome {
     pub clock_readers: Vec<(String, u64)>,
     /// The user's probes and how often each was hit.
     pub probes: Vec<(UserProbe, u64)>,
+    /// Paths of the guest's groups as the trace counts them: the scenario's, then the guest's own.
+    pub groups: Vec<String>,
+    /// IRQ of each interrupt line, the timer's first.
+    pub irqs: Vec<u8>,
+    /// The guest booted an initrd of the user's, which has groups and tasks of its own.
+    pub has_own_workload: bool,
 }
 
 /// Everything that a run found.

@@ -13,7 +13,8 @@ use crate::session::{Control, chain};
 use crate::supervise::supervise;
 use crate::trace::Trace;
 
-/// Says what this host's KVM is and what can run; exit code 3 if no virtual machine can.
+/// Says what this host's KVM is and what can run; exit code 3 if no virtual machine can, which the bundled
+/// guest decides.
 pub fn command() -> Result<u8, Failure> {
     let mut out = Stdout::lock();
     let kvm = match Kvm::open() {
@@ -23,6 +24,7 @@ pub fn command() -> Result<u8, Failure> {
             writeln!(out, "  {}", chain(&e))?;
             writeln!(out, "\n--guest firmware    no, for want of a KVM")?;
             writeln!(out, "--guest model       yes, needs no virtual machine")?;
+            writeln!(out, "--kernel FILE       no, for want of a KVM; {NESTED}")?;
             return Ok(3);
         }
     };
@@ -43,7 +45,23 @@ pub fn command() -> Result<u8, Failure> {
     };
     writeln!(out, "\n--guest firmware    {firmware}")?;
     writeln!(out, "--guest model       yes, needs no virtual machine")?;
+    writeln!(out, "--kernel FILE       {}", linux(host, works))?;
     Ok(if works { 0 } else { 3 })
+}
+
+/// What runs Linux guests on a host that cannot.
+const NESTED: &str = "use scripts/nested-kvm -- rqscope run --kernel FILE";
+
+/// Do Linux guests run on a KVM of this kind, on which the bundled guest `works`?
+fn linux(host: HostKvm, works: bool) -> String {
+    match host {
+        HostKvm::Pvm => format!("no: KVM's emulator cannot run Linux; {NESTED}"),
+        _ if !works => format!("no, as the bundled guest does not run; {NESTED}"),
+        HostKvm::Vmx | HostKvm::Svm => "yes, Linux guests run here".to_owned(),
+        HostKvm::Unknown | HostKvm::None => {
+            format!("not tried on a KVM of this kind; should it fail, {NESTED}")
+        }
+    }
 }
 
 fn describe(host: HostKvm) -> &'static str {
@@ -79,5 +97,23 @@ fn boots(kvm: Kvm) -> Result<(), String> {
     match pass.checks.iter().find(|c| c.status == Status::Fail) {
         Some(c) => Err(format!("it boots, but the check {} fails", c.id.name())),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linux_runs_on_hardware_virtualisation_and_elsewhere_the_way_out_is_named() {
+        for host in [HostKvm::Vmx, HostKvm::Svm] {
+            assert_eq!(linux(host, true), "yes, Linux guests run here");
+            assert!(linux(host, false).starts_with("no, "));
+        }
+        assert!(linux(HostKvm::Pvm, true).starts_with("no: KVM's emulator cannot run Linux"));
+        assert!(linux(HostKvm::Unknown, true).starts_with("not tried"));
+        for answer in [linux(HostKvm::Pvm, true), linux(HostKvm::Svm, false)] {
+            assert!(answer.contains("scripts/nested-kvm -- rqscope"), "{answer}");
+        }
     }
 }

@@ -24,9 +24,10 @@ use crate::linux::bus::{self, Storm};
 use crate::linux::console::Console;
 use crate::linux::machine::{Machine, MachineError, cpu};
 use crate::linux::snapshot::{Key, SnapshotError, Store};
-use crate::linux::{Kernel, Line, LinuxError, UserProbe, Workload, prepare};
+use crate::linux::{Kernel, Line, LinuxError, Prepared, UserProbe, Workload, prepare};
 use crate::run::{LinuxOutcome, linux_session};
 use crate::scenario::{DeviceKind, Group, LinuxPlan, Scenario, builtin};
+use crate::schedule::Schedule;
 use crate::session::{Control, PassOutcome, chain};
 use crate::supervise::supervise;
 use crate::trace::Trace;
@@ -164,13 +165,12 @@ impl Guest {
         Ok((path, Done::Booted(booted)))
     }
 
-    /// The run; `scenario` takes over the rules that the kernel was seen to follow.
-    pub(super) fn run(
+    /// A guest whose run can start; `scenario` takes over the rules that its kernel was seen to follow.
+    pub(super) fn prepare(
         &self,
         scenario: &mut Scenario,
-        trace: Trace,
         control: &Arc<Control>,
-    ) -> Result<(PassOutcome, Trace, LinuxOutcome), Failure> {
+    ) -> Result<Prepared<Schedule>, Failure> {
         let (machine, ready) = self.ready(control).map_err(failure)?;
         let work = Workload {
             plan: &self.plan.plan,
@@ -179,7 +179,7 @@ impl Guest {
             probes: &self.args.probes,
         };
         let prepared = prepare(machine, &ready, &self.facts, work, control).map_err(failure)?;
-        let found = prepared.found.clone();
+        let found = &prepared.found;
         scenario.policy.rate_limit_clock = found.policy.rate_limit_clock;
         scenario.policy.psi = found.policy.psi_zero_delta;
         scenario.policy.compare.clear();
@@ -195,6 +195,18 @@ impl Guest {
             scenario.tasks.clear();
             scenario.irqs.iter_mut().for_each(|irq| irq.wakes = None);
         }
+        Ok(prepared)
+    }
+
+    /// The run.
+    pub(super) fn run(
+        &self,
+        prepared: Prepared<Schedule>,
+        scenario: &Scenario,
+        trace: Trace,
+        control: &Arc<Control>,
+    ) -> (PassOutcome, Trace, LinuxOutcome) {
+        let found = prepared.found.clone();
         let session =
             linux_session(scenario, found.policy, found.groups.parents, trace, control.clone());
         let (pass, trace, extras) = prepared.run(session);
@@ -205,8 +217,13 @@ impl Guest {
             lacks: found.lacks,
             clock_readers: extras.clock_readers,
             probes: self.args.probes.iter().cloned().zip(extras.user_hits).collect(),
+            groups: found.groups.paths,
+            irqs: std::iter::once(0)
+                .chain(lines(&self.plan).iter().map(|l| l.storm.irq()))
+                .collect(),
+            has_own_workload: self.args.initrd.is_some(),
         };
-        Ok((pass, trace, outcome))
+        (pass, trace, outcome)
     }
 
     /// The arguments that choose this guest.
@@ -226,6 +243,10 @@ impl Guest {
         for UserProbe { symbol, args } in &a.probes {
             let colon = if args.is_empty() { "" } else { ":" };
             add("--probe", Some(format!("{symbol}{colon}{}", args.join(","))));
+        }
+        // The one without a value comes last. It makes the kernel talk, which is another boot.
+        if a.console {
+            args.push("--console".to_owned());
         }
         args
     }

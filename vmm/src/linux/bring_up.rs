@@ -52,10 +52,8 @@ pub fn bring_up(
     let scale = TscScale { khz: machine.vcpu.tsc_khz()?, tsc: machine.vcpu.tsc()?, origin_ns: 0 };
     loop {
         let exit = match enter(&mut machine.vcpu, control) {
-            Err(GuestError::Spinning(seconds)) => {
-                let console = machine.console.last_lines();
-                return Err(GuestError::NotReady { seconds, console });
-            }
+            // An early kernel may be busy for long without asking for anything; patience is what ends it.
+            Err(GuestError::Spinning(_)) => Exit::Interrupted,
             entered => entered?,
         };
         let mut halted = false;
@@ -172,6 +170,9 @@ fn deliver(machine: &mut Machine, host: &mut HostTime, halted: bool) -> Result<(
 
 /// Stops the guest's time at this instant, for good.
 fn freeze(machine: &mut Machine, scale: TscScale, host_ns: u64) -> Result<(), GuestError> {
+    if !machine.pages.has_clock() {
+        return Err(GuestError::NoKvmClock);
+    }
     machine.vcpu.request_interrupt_window(false);
     machine.vcpu.complete()?;
     let now_ns = scale.system_time_ns(machine.vcpu.tsc()?);

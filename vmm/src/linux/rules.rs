@@ -73,6 +73,11 @@ impl Rules {
         Ok(())
     }
 
+    /// A zero delta was seen, and what the kernel does about it.
+    pub fn knows_zero_delta(&self) -> bool {
+        self.zero_delta_writes.is_some()
+    }
+
     /// Which clock the groups' publishes were stamped with; wall time where none tells.
     pub fn stamp_clock(&self, view: &View, groups: u16) -> Result<StampClock, ReadError> {
         let (mut clock, mut task) = (0, 0);

@@ -140,6 +140,11 @@ impl Store {
         Some(Self(cache.join("snapshots")))
     }
 
+    /// Snapshots in this directory.
+    pub fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
     /// The directory of the snapshot with that key.
     pub fn path(&self, key: &Key) -> PathBuf {
         self.0.join(key.name())

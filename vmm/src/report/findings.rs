@@ -6,8 +6,8 @@ use guest_model::policy::{Fault, RateLimitClock};
 use super::figure::{both, count, ns};
 use super::text::escaped;
 use crate::check::{CheckId, Failure, Status};
+use crate::ledger::Line;
 use crate::run::{RunOutcome, pass_clocks};
-use crate::scenario::Scenario;
 use crate::session::PassOutcome;
 use crate::view::RqView;
 
@@ -28,9 +28,65 @@ pub(super) fn missing(outcome: &RunOutcome) -> Vec<RateLimitClock> {
     pass_clocks(&outcome.scenario).into_iter().filter(|c| !ran(c)).collect()
 }
 
-/// Groups whose contributions are watched: all but the root.
-pub(super) fn groups(scenario: &Scenario) -> u64 {
-    scenario.groups.len().saturating_sub(1) as u64
+/// Groups of a pass whose contributions are watched: all but the root.
+pub(super) fn groups(pass: &PassOutcome) -> u64 {
+    pass.measured.tg_groups.len().saturating_sub(1) as u64
+}
+
+/// Paths of the guest's groups, in the order in which the trace counts them.
+pub(super) fn group_paths(outcome: &RunOutcome) -> Vec<String> {
+    match &outcome.linux {
+        Some(linux) => linux.groups.clone(),
+        None => outcome.scenario.group_paths(),
+    }
+}
+
+/// Why what the check `id` is about is not there to be seen.
+pub(super) fn lack(outcome: &RunOutcome, id: CheckId) -> Option<&str> {
+    let lacks = outcome.linux.iter().flat_map(|linux| &linux.lacks);
+    lacks.into_iter().find(|(lacking, _)| *lacking == id).map(|(_, why)| why.as_str())
+}
+
+/// What a Linux guest lacks: each reason once, with the checks that it keeps from being judged.
+pub(super) fn reasons(outcome: &RunOutcome) -> Vec<(&str, Vec<CheckId>)> {
+    let mut reasons: Vec<(&str, Vec<CheckId>)> = Vec::new();
+    for (id, why) in outcome.linux.iter().flat_map(|linux| &linux.lacks) {
+        match reasons.iter_mut().find(|(known, _)| known == why) {
+            Some((_, ids)) if ids.contains(id) => {}
+            Some((_, ids)) => ids.push(*id),
+            None => reasons.push((why, vec![*id])),
+        }
+    }
+    reasons
+}
+
+/// Clock reads of `psi_account_irqtime()`, where they are known.
+pub(super) fn psi_clock_reads(outcome: &RunOutcome, pass: &PassOutcome) -> Option<u64> {
+    if let Some(costs) = &pass.costs {
+        return Some(costs.clock_reads_psi_account_irqtime);
+    }
+    let reads = reads(outcome, CheckId::PsiIrqLedger, "psi_account_irqtime")?;
+    // IRQ time is charged with a time stamp; whoever takes none from here has it from elsewhere.
+    (reads > 0 || pass.measured.psi_table.delta_positive == 0).then_some(reads)
+}
+
+/// Clock reads of `update_tg_load_avg()`, where they are known.
+pub(super) fn tg_clock_reads(outcome: &RunOutcome, pass: &PassOutcome) -> Option<u64> {
+    if let Some(costs) = &pass.costs {
+        return Some(costs.clock_reads_update_tg_load_avg);
+    }
+    let reads = reads(outcome, CheckId::TgPublished, "update_tg_load_avg")?;
+    let must_read = pass.policy.rate_limit_clock == RateLimitClock::SchedClockCpu;
+    (reads > 0 || !must_read || pass.measured.tg.calls == 0).then_some(reads)
+}
+
+/// Clock reads of a Linux guest's `function`, if it and the clock's function are seen.
+fn reads(outcome: &RunOutcome, about: CheckId, function: &str) -> Option<u64> {
+    let readers = &outcome.linux.as_ref()?.clock_readers;
+    if readers.is_empty() || lack(outcome, about).is_some() {
+        return None;
+    }
+    Some(readers.iter().filter(|(name, _)| name == function).map(|(_, reads)| reads).sum())
 }
 
 /// One check over all passes.
@@ -142,15 +198,18 @@ pub(super) fn books(pass: &PassOutcome) -> Option<Books> {
     })
 }
 
-/// What a reader must know beside the verdict, a sentence or two each: passes that ended early, and
-/// steal that moved unlike time.
+/// What a reader must know beside the verdict, a sentence or two each: passes that ended early, lines
+/// that the guest disabled, and steal that moved unlike time.
 pub(super) fn notes(outcome: &RunOutcome) -> Vec<String> {
     let mut notes = Vec::new();
     for pass in &outcome.passes {
         if let Some((_, why)) = &pass.stopped {
+            let what = match outcome.linux {
+                Some(_) => "run".to_owned(),
+                None => format!("{} pass", pass.policy.rate_limit_clock.name()),
+            };
             notes.push(format!(
-                "The {} pass stopped at {} of {}: {}.",
-                pass.policy.rate_limit_clock.name(),
+                "The {what} stopped at {} of {}: {}.",
                 ns(pass.elapsed_ns),
                 ns(outcome.scenario.duration_ns),
                 escaped(why)
@@ -166,10 +225,35 @@ pub(super) fn notes(outcome: &RunOutcome) -> Vec<String> {
         notes.push(format!("The guest's accounting ran with a planted fault: {fault:?}."));
     }
     if let Some(pass) = outcome.passes.first() {
+        notes.extend(disabled(outcome, pass));
         notes.extend(backward(pass));
         notes.extend(forward(pass));
     }
     notes
+}
+
+/// Lines that the guest disabled.
+fn disabled(outcome: &RunOutcome, pass: &PassOutcome) -> Vec<String> {
+    let irqs = outcome.linux.as_ref().map_or(&[][..], |linux| &linux.irqs);
+    let names = outcome.scenario.irq_names();
+    let lines = names.iter().zip(&pass.ledger.lines).enumerate();
+    let note = |(i, (name, line)): (usize, (&String, &Line))| {
+        let at = both(line.disabled_at_ns?);
+        let irq = irqs.get(i).map_or(String::new(), |irq| format!(" (IRQ {irq})"));
+        // What was raised and is neither handled nor merged is in flight.
+        let known = line.handled.saturating_add(line.coalesced);
+        let waits = line.raised.saturating_sub(known);
+        Some(format!(
+            "Line {}{irq} was disabled by the guest at {at}: of {} in the run {} handled, {} merged \
+             with one that waited, and {} at the end.",
+            escaped(name),
+            count(line.raised, "interrupt", "interrupts"),
+            count(line.handled, "was", "were"),
+            count(line.coalesced, "was", "were"),
+            count(waits, "waits", "wait"),
+        ))
+    };
+    lines.filter_map(note).collect()
 }
 
 /// The steal counter stepped back.

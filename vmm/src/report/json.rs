@@ -5,10 +5,9 @@ use serde_json::{Value, json as value};
 
 use super::findings::{self, Books, Merged};
 use super::repeat;
-use crate::check::{Staleness, TgRow};
+use crate::check::{CheckId, Staleness, TgRow};
 use crate::ledger::Ledger;
-use crate::run::RunOutcome;
-use crate::scenario::Scenario;
+use crate::run::{LinuxOutcome, RunOutcome};
 use crate::session::{Asked, PassOutcome};
 
 /// `rqscope_json`, the version of the keys. Keys may be added within a version; none is removed or
@@ -20,17 +19,19 @@ pub fn json(outcome: &RunOutcome) -> Value {
     let main = outcome.passes.first();
     let books = main.and_then(findings::books);
     let stopped = outcome.passes.iter().find_map(|pass| pass.stopped.as_ref());
-    let paths = outcome.scenario.group_paths();
+    let paths = findings::group_paths(outcome);
+    let has_psi = findings::lack(outcome, CheckId::PsiIrqLedger).is_none();
     let psi_groups = main.map(|pass| {
         let groups = paths.iter().zip(&pass.measured.psi_irq_ns).enumerate();
         let group = |(i, (path, ns)): (usize, (&String, &u64))| {
-            let times = pass.psi.get(i).map(|psi| psi.irq_full_ns);
-            value!({ "path": path, "irq_full_ns": ns, "times_irq_full_ns": times })
+            let times = pass.psi.get(i).map(|psi| psi.irq_full_ns).filter(|_| has_psi);
+            let charged = has_psi.then_some(ns);
+            value!({ "path": path, "irq_full_ns": charged, "times_irq_full_ns": times })
         };
         groups.map(group).collect::<Vec<_>>()
     });
     let clocks: Vec<Value> =
-        outcome.passes.iter().map(|pass| rate_limit_clock(pass, &outcome.scenario)).collect();
+        outcome.passes.iter().map(|pass| rate_limit_clock(outcome, pass, &paths)).collect();
     value!({
         "rqscope_json": VERSION,
         "verdict": outcome.verdict().name(),
@@ -41,19 +42,20 @@ pub fn json(outcome: &RunOutcome) -> Value {
             "planted_fault": findings::planted(outcome).map(|f| format!("{f:?}")),
         },
         "host": { "kvm": outcome.host_kvm },
+        "linux": outcome.linux.as_ref().map(|l| linux(l, main)),
         "elapsed_ns": main.map(|pass| pass.elapsed_ns),
         "rq": main.map_or_else(Vec::new, |pass| {
-            let rq = findings::rq(pass).map(|view| rq(view, pass.has_steal_clock));
+            let rq = findings::rq(pass).map(|view| rq(view, pass.has_steal_clock, has_psi));
             rq.into_iter().collect()
         }),
         "wall_time": main.map(|pass| wall_time(&pass.ledger)),
-        "injected": main.map(|pass| injected(pass, &outcome.scenario)),
+        "injected": main.map(|pass| injected(outcome, pass)),
         "accounted": main.zip(books).map(|(pass, books)| accounted(pass, &books)),
-        "psi_account_irqtime": main.map(psi_account_irqtime),
+        "psi_account_irqtime": main.map(|pass| psi_account_irqtime(outcome, pass)),
         "update_tg_load_avg": clocks.first(),
         "rate_limit_clocks": clocks,
         "psi_groups": psi_groups.unwrap_or_default(),
-        "tasks": tasks(&outcome.scenario),
+        "tasks": tasks(outcome),
         "checks": findings::checks(outcome).iter().map(check).collect::<Vec<_>>(),
         "notes": findings::notes(outcome),
         "trace_sha256": outcome.trace_sha256,
@@ -68,8 +70,10 @@ pub fn json(outcome: &RunOutcome) -> Value {
     })
 }
 
-/// Every task that a pid in the trace may mean: the guest's own two, then the scenario's.
-fn tasks(scenario: &Scenario) -> Vec<Value> {
+/// Every task that a pid in the trace may mean: the guest's own two, then the scenario's if it runs
+/// them.
+fn tasks(outcome: &RunOutcome) -> Vec<Value> {
+    let scenario = &outcome.scenario;
     let paths = scenario.group_paths();
     let own = [(IDLE_PID, "swapper"), (KSOFTIRQD_PID, "ksoftirqd")];
     let own = own.map(|(pid, name)| value!({ "pid": pid, "name": name, "group": "/" }));
@@ -78,7 +82,30 @@ fn tasks(scenario: &Scenario) -> Vec<Value> {
         let group = scenario.task_group(pid).and_then(|group| paths.get(group));
         value!({ "pid": pid, "name": name, "group": group })
     });
-    own.into_iter().chain(scenarios).collect()
+    let runs = !outcome.linux.as_ref().is_some_and(|linux| linux.has_own_workload);
+    own.into_iter().chain(scenarios.filter(|_| runs)).collect()
+}
+
+/// What only a Linux guest has.
+fn linux(linux: &LinuxOutcome, main: Option<&PassOutcome>) -> Value {
+    let acc = main.map(|pass| &pass.measured.accounted);
+    let lacks = linux.lacks.iter();
+    let lacks = lacks.map(|(id, why)| value!({ "check": id.name(), "reason": why }));
+    let readers = linux.clock_readers.iter();
+    let readers = readers.map(|(name, calls)| value!({ "function": name, "calls": calls }));
+    let probes = linux.probes.iter().map(
+        |(probe, hits)| value!({ "function": probe.symbol, "args": probe.args, "calls": hits }),
+    );
+    value!({
+        "banner": linux.banner,
+        "has_own_workload": linux.has_own_workload,
+        "notes": linux.notes,
+        "lacks": lacks.collect::<Vec<_>>(),
+        "updates_skipped": acc.map(|acc| acc.updates_skipped),
+        "skipped_behind_max_ns": acc.map(|acc| acc.skipped_behind_max_ns),
+        "clock_readers": readers.collect::<Vec<_>>(),
+        "probes": probes.collect::<Vec<_>>(),
+    })
 }
 
 /// `n` as a JSON number, or `null` should it need more than 64 bits.
@@ -87,7 +114,7 @@ fn number(n: i128) -> Value {
     fits(n).unwrap_or(Value::Null)
 }
 
-fn rq(rq: &crate::view::RqView, has_steal_clock: bool) -> Value {
+fn rq(rq: &crate::view::RqView, has_steal_clock: bool, has_psi: bool) -> Value {
     let steal = has_steal_clock.then_some(rq.prev_steal_time_rq_ns as i64);
     value!({
         "cpu": rq.cpu,
@@ -96,7 +123,7 @@ fn rq(rq: &crate::view::RqView, has_steal_clock: bool) -> Value {
         "clock_pelt_ns": rq.clock_pelt_ns,
         "prev_irq_time_ns": rq.prev_irq_time_ns,
         "prev_steal_time_rq_ns": steal,
-        "psi_irq_time_ns": rq.psi_irq_time_ns,
+        "psi_irq_time_ns": has_psi.then_some(rq.psi_irq_time_ns),
     })
 }
 
@@ -111,17 +138,20 @@ fn wall_time(l: &Ledger) -> Value {
     })
 }
 
-fn injected(pass: &PassOutcome, scenario: &Scenario) -> Value {
+fn injected(outcome: &RunOutcome, pass: &PassOutcome) -> Value {
     let l = &pass.ledger;
-    let names = scenario.irq_names();
-    let lines = names.iter().zip(&l.lines).map(|(name, line)| {
+    let names = outcome.scenario.irq_names();
+    let irqs = outcome.linux.as_ref().map(|linux| &linux.irqs);
+    let lines = names.iter().zip(&l.lines).enumerate().map(|(i, (name, line))| {
         value!({
             "name": name,
+            "irq": irqs.and_then(|irqs| irqs.get(i)),
             "raised": line.raised,
             "handled": line.handled,
             "merged": line.coalesced,
             "hardirq_ns": line.hardirq_ns,
             "softirq_raised_ns": line.softirq_raised_ns,
+            "disabled_at_ns": line.disabled_at_ns,
         })
     });
     value!({
@@ -162,9 +192,10 @@ fn accounted(pass: &PassOutcome, books: &Books) -> Value {
     })
 }
 
-fn psi_account_irqtime(pass: &PassOutcome) -> Value {
+fn psi_account_irqtime(outcome: &RunOutcome, pass: &PassOutcome) -> Value {
+    let seen = findings::lack(outcome, CheckId::PsiIrqLedger).is_none();
     let (t, costs) = (&pass.measured.psi_table, pass.costs.as_ref());
-    value!({
+    let mut object = value!({
         "policy": pass.policy.psi_zero_delta.name(),
         "total": t.total,
         "ret_curr_swapper": t.ret_curr_swapper,
@@ -174,22 +205,36 @@ fn psi_account_irqtime(pass: &PassOutcome) -> Value {
         "delta_zero": t.delta_zero,
         "delta_negative": t.delta_negative,
         "seqcount_writes": costs.map(|c| c.psi_account_irqtime_seqcount_writes),
-        "clock_reads": costs.map(|c| c.clock_reads_psi_account_irqtime),
+        "clock_reads": findings::psi_clock_reads(outcome, pass),
         "levels": costs.map(|c| c.psi_account_irqtime_levels),
-    })
+    });
+    if !seen {
+        forget(&mut object, &[]);
+    }
+    object
 }
 
-fn rate_limit_clock(pass: &PassOutcome, scenario: &Scenario) -> Value {
+/// Numbers that were counted of something that was not seen become unavailable, but for those in `kept`.
+fn forget(object: &mut Value, kept: &[&str]) {
+    let entries = object.as_object_mut().into_iter().flatten();
+    for (_, value) in entries.filter(|(key, _)| !kept.contains(&key.as_str())) {
+        *value = Value::Null;
+    }
+}
+
+fn rate_limit_clock(outcome: &RunOutcome, pass: &PassOutcome, paths: &[String]) -> Value {
+    let seen = findings::lack(outcome, CheckId::TgPublished).is_none();
     let TgRow { calls, rate_limited, below_tolerance, published, offline, staleness: st } =
         &pass.measured.tg;
     let costs = pass.costs.as_ref();
-    let paths = scenario.group_paths();
     // The root publishes nothing.
-    let groups = paths
-        .iter()
-        .zip(&pass.measured.tg_groups)
-        .skip(1)
-        .map(|(path, st)| stale(value!({ "path": path }), st, pass.elapsed_ns, 1));
+    let groups = paths.iter().zip(&pass.measured.tg_groups).skip(1).map(|(path, st)| {
+        let mut group = stale(value!({ "path": path }), st, pass.elapsed_ns, 1);
+        if !seen {
+            forget(&mut group, &["path"]);
+        }
+        group
+    });
     let groups: Vec<Value> = groups.collect();
     let head = value!({
         "clock": pass.policy.rate_limit_clock.name(),
@@ -198,10 +243,13 @@ fn rate_limit_clock(pass: &PassOutcome, scenario: &Scenario) -> Value {
         "below_tolerance": below_tolerance,
         "published": published,
         "offline": offline,
-        "clock_reads": costs.map(|c| c.clock_reads_update_tg_load_avg),
+        "clock_reads": findings::tg_clock_reads(outcome, pass),
         "atomic_adds": costs.map(|c| c.tg_load_avg_atomic_adds),
     });
-    let mut row = stale(head, st, pass.elapsed_ns, findings::groups(scenario));
+    let mut row = stale(head, st, pass.elapsed_ns, findings::groups(pass));
+    if !seen {
+        forget(&mut row, &["clock"]);
+    }
     row["groups"] = groups.into();
     row
 }

@@ -7,6 +7,7 @@
 mod figure;
 mod findings;
 mod json;
+mod linux;
 mod page;
 mod table;
 mod text;
@@ -22,22 +23,36 @@ pub fn repeat(outcome: &RunOutcome) -> String {
     words(outcome).join(" ")
 }
 
-/// The same command in pieces that belong together: the program with its arguments, then each
-/// override but the seed's.
+/// The same command in pieces that belong together: the program with its arguments, then what chooses a
+/// Linux guest, then each override but the seed's.
 fn words(outcome: &RunOutcome) -> Vec<String> {
     let source = match outcome.source.as_str() {
         // Not to be taken for an option.
         s if s.starts_with('-') && s != "-" => format!("./{s}"),
         s => s.to_owned(),
     };
-    let run = format!(
-        "rqscope run {} --guest {} --seed {}",
-        text::quoted(&source),
-        outcome.guest.name(),
-        outcome.scenario.seed
-    );
+    let run = format!("rqscope run {}", text::quoted(&source));
+    let seed = format!("--seed {}", outcome.scenario.seed);
     let sets = sets(outcome).map(|set| format!("--set {}", text::quoted(set)));
-    std::iter::once(run).chain(sets).collect()
+    match &outcome.linux {
+        None => {
+            let run = format!("{run} --guest {} {seed}", outcome.guest.name());
+            std::iter::once(run).chain(sets).collect()
+        }
+        Some(linux) => {
+            let args = linux.args.chunks(2).map(argument);
+            std::iter::once(run).chain(args).chain([seed]).chain(sets).collect()
+        }
+    }
+}
+
+/// An option with its value.
+fn argument(words: &[String]) -> String {
+    match words {
+        // A value that could be taken for an option is tied to its own.
+        [name, value] if value.starts_with('-') => text::quoted(&format!("{name}={value}")),
+        words => words.iter().map(|w| text::quoted(w)).collect::<Vec<_>>().join(" "),
+    }
 }
 
 /// The overrides but the seed's: the seed that was used is told apart, whoever gave it.

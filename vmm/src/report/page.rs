@@ -6,6 +6,7 @@ use guest_model::policy::RateLimitClock;
 
 use super::figure::{count, grouped, human, ns, share, thousandth};
 use super::findings;
+use super::linux::kernel_version;
 use super::table::Side::{Left, Right};
 use super::table::{Cell, Table, Tone, WIDTH, cell, paint};
 use super::text::{clipped, escaped, wrapped};
@@ -38,6 +39,10 @@ pub fn page(out: &mut impl Write, outcome: &RunOutcome, color: bool) -> io::Resu
         page.psi_calls(main)?;
         page.psi_groups(main)?;
         page.rate_limit()?;
+        if let Some(linux) = &outcome.linux {
+            page.clock_readers(linux)?;
+            page.probes(linux)?;
+        }
         page.checks()?;
     }
     page.verdict()
@@ -64,7 +69,7 @@ impl<W: Write> Page<'_, W> {
         writeln!(self.out)
     }
 
-    fn table(&mut self, table: &Table) -> io::Result<()> {
+    pub(super) fn table(&mut self, table: &Table) -> io::Result<()> {
         table.write(self.out, self.color)
     }
 
@@ -96,23 +101,31 @@ impl<W: Write> Page<'_, W> {
         self.text(&escaped(&s.summary), INDENT, INDENT, Tone::Plain)?;
         let others: Vec<&str> =
             pass_clocks(s).into_iter().skip(1).map(RateLimitClock::name).collect();
+        let guest = match &o.linux {
+            Some(linux) => kernel_version(&linux.banner),
+            None => o.guest.name().to_owned(),
+        };
         let mut facts = vec![
             format!("seed {}", s.seed),
-            format!("guest {}", o.guest.name()),
+            format!("guest {guest}"),
             format!("host kvm {}", o.host_kvm),
             format!("{} of virtual time", format_duration(s.duration_ns as i64)),
-            format!("tick {}", s.tick.rate),
-            format!("psi {}", s.policy.psi.name()),
-            format!("rate limit on {}", s.policy.rate_limit_clock.name()),
         ];
-        if !others.is_empty() {
+        if o.linux.is_some() {
+            facts.extend(self.observed_rules());
+        } else {
+            facts.push(format!("tick {}", s.tick.rate));
+            facts.push(format!("psi {}", s.policy.psi.name()));
+            facts.push(format!("rate limit on {}", s.policy.rate_limit_clock.name()));
+        }
+        if !others.is_empty() && o.linux.is_none() {
             facts.push(format!("compared with {}", others.join(" and ")));
         }
         facts.extend(super::sets(o).map(|set| format!("set {}", escaped(set))));
         for line in flowed(&facts, WIDTH - INDENT) {
             self.text(&line, INDENT, INDENT, Tone::Faint)?;
         }
-        Ok(())
+        self.inapplicable()
     }
 
     fn injected(&mut self, main: &PassOutcome) -> io::Result<()> {
@@ -206,16 +219,27 @@ impl<W: Write> Page<'_, W> {
     fn clocks(&mut self, main: &PassOutcome) -> io::Result<()> {
         let clock = main.policy.rate_limit_clock.name();
         let updates = count(main.measured.accounted.updates, "update", "updates");
-        self.heading("Run queue clocks", &format!("{clock} pass, {updates}"), Tone::Faint)?;
+        let remark = match self.outcome.linux {
+            Some(_) => updates,
+            None => format!("{clock} pass, {updates}"),
+        };
+        self.heading("Run queue clocks", &remark, Tone::Faint)?;
         let Some((rq, books)) = findings::rq(main).zip(findings::books(main)) else {
             let text = "unavailable: the pass stopped before anything was seen of the run queue";
             return self.text(text, INDENT, INDENT, Tone::Warn);
         };
         let acc = &main.measured.accounted;
+        let no_psi = findings::lack(self.outcome, CheckId::PsiIrqLedger).is_some();
         let mut t = Table::new(&[Left, Right, Right, Left]);
         let mut row = |name: &str, ns_: i128, remark: String| {
-            if name.contains("steal") && !main.has_steal_clock {
-                let why = "the guest has no steal clock".to_owned();
+            let lacks = match name {
+                "psi_irq_time" if no_psi => Some("PSI is not built in"),
+                name if name.contains("steal") && !main.has_steal_clock => {
+                    Some("the guest has no steal clock")
+                }
+                _ => None,
+            };
+            if let Some(why) = lacks {
                 t.row([name.into(), "unavailable".into(), "".into(), cell(why, Tone::Faint)]);
                 return;
             }
@@ -259,6 +283,7 @@ impl<W: Write> Page<'_, W> {
             row("clock_task ran ahead", ahead, "of clock, at most".into());
         }
         self.table(&t)?;
+        self.skipped(acc)?;
         self.off_by(&books)
     }
 
@@ -278,7 +303,11 @@ impl<W: Write> Page<'_, W> {
     }
 
     fn psi_calls(&mut self, main: &PassOutcome) -> io::Result<()> {
-        self.heading("psi_account_irqtime()", main.policy.psi_zero_delta.name(), Tone::Faint)?;
+        if let Some(why) = findings::lack(self.outcome, CheckId::PsiIrqLedger) {
+            return self.unseen("psi_account_irqtime()", "not built in", why);
+        }
+        let rule = self.observed(main.policy.psi_zero_delta.name());
+        self.heading("psi_account_irqtime()", &rule, Tone::Faint)?;
         let p = &main.measured.psi_table;
         let mut t = Table::new(&[Left, Right, Right, Left]);
         let mut row = |name: &'static str, n: u64, of: Option<u64>, remark: &'static str| {
@@ -292,22 +321,25 @@ impl<W: Write> Page<'_, W> {
         row("    positive", p.delta_positive, Some(p.reached_delta), "of those that reach it");
         row("    zero", p.delta_zero, Some(p.reached_delta), "");
         row("    negative", p.delta_negative, Some(p.reached_delta), "");
-        match &main.costs {
-            Some(c) => {
-                row("seqcount writes", c.psi_account_irqtime_seqcount_writes, None, "");
-                row("clock reads", c.clock_reads_psi_account_irqtime, None, "");
-                row("cgroup levels walked", c.psi_account_irqtime_levels, None, "");
-            }
-            None => {
-                for name in ["seqcount writes", "clock reads", "cgroup levels walked"] {
-                    t.row([name.into(), unavailable()]);
-                }
+        let costs = main.costs.as_ref();
+        for (name, n) in [
+            ("seqcount writes", costs.map(|c| c.psi_account_irqtime_seqcount_writes)),
+            ("clock reads", findings::psi_clock_reads(self.outcome, main)),
+            ("cgroup levels walked", costs.map(|c| c.psi_account_irqtime_levels)),
+        ] {
+            match n {
+                Some(n) => t.row([name.into(), grouped(n).into()]),
+                None => t.row([name.into(), unavailable()]),
             }
         }
         self.table(&t)
     }
 
     fn psi_groups(&mut self, main: &PassOutcome) -> io::Result<()> {
+        if findings::lack(self.outcome, CheckId::PsiIrqLedger).is_some() {
+            // Said of its calls already.
+            return Ok(());
+        }
         let agrees = main.checks.iter().find(|c| c.id == CheckId::PsiIrqLedger);
         let (agrees, tone) = match agrees.map(|c| c.status) {
             Some(Status::Pass) => ("the guest's times[PSI_IRQ_FULL] agree", Tone::Faint),
@@ -315,7 +347,7 @@ impl<W: Write> Page<'_, W> {
             _ => ("the guest's were not compared", Tone::Faint),
         };
         self.heading("PSI IRQ time by group", &format!("by the ledger; {agrees}"), tone)?;
-        let paths = self.outcome.scenario.group_paths();
+        let paths = findings::group_paths(self.outcome);
         let mut groups: Vec<(&String, u64)> =
             paths.iter().zip(main.measured.psi_irq_ns.iter().copied()).collect();
         let root = groups.first().map_or(0, |(_, ns)| *ns);
@@ -343,11 +375,14 @@ impl<W: Write> Page<'_, W> {
     /// One row for each rate-limit clock in each of two tables: what it costs, and what it buys.
     fn rate_limit(&mut self) -> io::Result<()> {
         let o = self.outcome;
-        self.heading(
-            "update_tg_load_avg()",
-            "by rate-limit clock; * is the scenario's own",
-            Tone::Faint,
-        )?;
+        if let Some(why) = findings::lack(o, CheckId::TgPublished) {
+            return self.unseen("update_tg_load_avg()", "not seen", why);
+        }
+        let remark = match o.linux {
+            Some(_) => "by the kernel's rate-limit clock, as observed",
+            None => "by rate-limit clock; * is the scenario's own",
+        };
+        self.heading("update_tg_load_avg()", remark, Tone::Faint)?;
         let own = o.scenario.policy.rate_limit_clock;
         let mut calls = Table::headed(
             &[Left, Right, Right, Right, Right, Right, Right, Right],
@@ -365,7 +400,8 @@ impl<W: Write> Page<'_, W> {
             ],
         );
         for clock in RateLimitClock::ALL {
-            let mark = if clock == own { "*" } else { " " };
+            // A kernel has one clock: nothing to compare it with.
+            let mark = if clock == own && o.linux.is_none() { "*" } else { " " };
             let tone = if clock == own { Tone::Heading } else { Tone::Plain };
             let name = cell(format!("{mark} {}", clock.name()), tone);
             let ran = o.passes.iter().find(|p| p.policy.rate_limit_clock == clock);
@@ -384,12 +420,10 @@ impl<W: Write> Page<'_, W> {
                 grouped(r.below_tolerance).into(),
                 grouped(r.published).into(),
                 share(r.published, r.calls).into(),
-                pass.costs
-                    .as_ref()
-                    .map_or_else(unavailable, |c| grouped(c.clock_reads_update_tg_load_avg).into()),
+                findings::tg_clock_reads(o, pass).map_or_else(unavailable, |n| grouped(n).into()),
             ]);
             let st = &r.staleness;
-            let mean = st.mean_load_milli(pass.elapsed_ns, findings::groups(&o.scenario));
+            let mean = st.mean_load_milli(pass.elapsed_ns, findings::groups(pass));
             stale.row([
                 name,
                 ns(st.max_ns).into(),

@@ -40,7 +40,7 @@ impl<W: Write> Page<'_, W> {
             self.out.write_all(rest.trim_end().as_bytes())?;
             self.check_remark(c)?;
         }
-        Ok(())
+        self.reasons()
     }
 
     /// Ends a check's line and tells what is not plain about it.
@@ -60,12 +60,12 @@ impl<W: Write> Page<'_, W> {
         }
         writeln!(self.out)?;
         let Some((clock, failure)) = c.first else { return Ok(()) };
-        let story = format!(
-            "first at {} in the {} pass: {}",
-            both(failure.at_ns),
-            clock.name(),
-            escaped(&failure.detail)
-        );
+        let pass = match self.outcome.linux {
+            Some(_) => String::new(),
+            None => format!(" in the {} pass", clock.name()),
+        };
+        let (at, detail) = (both(failure.at_ns), escaped(&failure.detail));
+        let story = format!("first at {at}{pass}: {detail}");
         self.text(&story, DETAIL, DETAIL, Tone::Plain)
     }
 
