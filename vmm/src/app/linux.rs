@@ -11,6 +11,7 @@ use kvm_bindings::CpuId;
 
 use super::run::read_file;
 use super::{Failure, Stdout, complain, no_kvm};
+use crate::boot::kernel::{self, Kind};
 use crate::boot::{self, cpuid};
 use crate::check::NAMES;
 use crate::cli::{LinuxArgs, SnapshotArgs};
@@ -82,7 +83,7 @@ impl Guest {
             Some(path) => (read_file(path, MAX_FILE, "--initrd")?, path.display().to_string()),
         };
         let facts = match &args.symbols {
-            None => facts(&kernel_name, &kernel)?,
+            None => own_facts(&kernel_name, &kernel)?,
             Some(path) => {
                 facts(&path.display().to_string(), &read_file(path, MAX_FILE, "--symbols")?)?
             }
@@ -274,17 +275,24 @@ pub(super) fn command(args: &SnapshotArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// Symbols and types of a kernel that has its own.
+fn own_facts(name: &str, file: &[u8]) -> Result<Kernel, Failure> {
+    let without = match kernel::kind(file) {
+        Ok(Kind::Vmlinux) => return facts(name, file),
+        Ok(Kind::BzImage) => {
+            "a bzImage has no symbols: name its vmlinux or System.map with --symbols".to_owned()
+        }
+        Err(e) => chain(&e),
+    };
+    Err(Failure::Input(format!("--kernel {name}: {without}")))
+}
+
 /// Symbols and types of a vmlinux, or symbols of a System.map.
 fn facts(name: &str, bytes: &[u8]) -> Result<Kernel, Failure> {
     if bytes.starts_with(b"\x7fELF") {
         let symbols = SymbolTable::of_elf(name, bytes).map_err(|e| Failure::input(&e))?;
         let types = types_of_elf(name, bytes).map_err(|e| Failure::input(&e))?;
         return Ok(Kernel { symbols, types: Some(types) });
-    }
-    if bytes.get(0x202..0x206) == Some(b"HdrS") {
-        return Err(Failure::Input(format!(
-            "--kernel {name}: a bzImage has no symbols: name its vmlinux or System.map with --symbols"
-        )));
     }
     let symbols = SymbolTable::of_system_map(name, bytes).map_err(|e| Failure::input(&e))?;
     Ok(Kernel { symbols, types: None })

@@ -67,25 +67,35 @@ const LOOKALIKES: [(usize, &[u8], &str); 8] = [
     (0, b"!<arch>", ", a package or an archive: unpack it first"),
 ];
 
-/// Copies the kernel `file` into fresh `memory`, which ends at `memory_end`.
-pub(super) fn load(
-    memory: &GuestMemoryMmap,
-    file: &[u8],
-    memory_end: u64,
-) -> Result<(Kind, Kernel), KernelError> {
+/// What kind of kernel `file` is, by its first bytes.
+pub fn kind(file: &[u8]) -> Result<Kind, KernelError> {
     let has = |at: usize, magic: &[u8]| file.get(at..).is_some_and(|f| f.starts_with(magic));
     if file.is_empty() {
         return Err(KernelError::Empty);
     }
     if has(0, elf::MAGIC) {
-        return Ok((Kind::Vmlinux, vmlinux::load(memory, file, memory_end)?));
+        return Ok(Kind::Vmlinux);
     }
     if has(bzimage::MAGIC.0, bzimage::MAGIC.1) {
-        return Ok((Kind::BzImage, bzimage::load(memory, file, memory_end)?));
+        return Ok(Kind::BzImage);
     }
     let mut first = [0; 4];
     first.iter_mut().zip(file).for_each(|(to, from)| *to = *from);
     let looks_like = LOOKALIKES.iter().find(|(at, magic, _)| has(*at, magic));
     let looks_like = looks_like.map_or("", |(.., name)| name);
     Err(KernelError::Unknown { len: file.len(), first, looks_like })
+}
+
+/// Copies the kernel `file` into fresh `memory`, which ends at `memory_end`.
+pub(super) fn load(
+    memory: &GuestMemoryMmap,
+    file: &[u8],
+    memory_end: u64,
+) -> Result<(Kind, Kernel), KernelError> {
+    let kind = kind(file)?;
+    let kernel = match kind {
+        Kind::Vmlinux => vmlinux::load(memory, file, memory_end)?,
+        Kind::BzImage => bzimage::load(memory, file, memory_end)?,
+    };
+    Ok((kind, kernel))
 }

@@ -43,10 +43,13 @@ impl Console {
             let _ = std::io::stderr().write_all(&self.bytes);
         }
         for &byte in &self.bytes {
-            if self.tail.len() == TAIL {
-                self.tail.pop_front();
+            // Behind a panic comes a dump of registers, which would push its cause out.
+            if self.panic.is_none() {
+                if self.tail.len() == TAIL {
+                    self.tail.pop_front();
+                }
+                self.tail.push_back(byte);
             }
-            self.tail.push_back(byte);
             match byte {
                 b'\n' => {
                     Self::read_line(&self.line, &mut self.panic, &mut self.ready);
