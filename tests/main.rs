@@ -3,6 +3,7 @@
 //!
 //! One binary, so that it links once. A test that needs a KVM, root or a terminal where there is none
 //! prints `skipped` with the reason; with `RQSCOPE_REQUIRE_KVM=1` a test that needs KVM fails instead.
+//! `linux` has the same for those that need a KVM that runs Linux and kernels to run there.
 
 mod host;
 mod image;
@@ -15,6 +16,7 @@ mod field_cases;
 mod hostile_guests;
 mod instructions;
 mod interrupted;
+mod linux;
 mod memory;
 mod mutants;
 mod no_kvm;

@@ -1,7 +1,8 @@
 //! The tasks' draws, the same in every guest.
 
 /// A number from `min..=max`, by xorshift64* (Vigna 2016) on the task's own state, which begins as its
-/// seed. Nothing is drawn where there is no choice.
+/// seed. Nothing is drawn where there is no choice. Times on the wire end far below 2^64 - 1, so the range's
+/// size fits.
 #[inline]
 pub fn draw(state: &mut u64, min: u64, max: u64) -> u64 {
     if min >= max {

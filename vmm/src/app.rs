@@ -90,6 +90,7 @@ pub fn main() -> ExitCode {
         Some(Command::Scenarios { name }) => scenarios(name.as_deref()),
         Some(Command::Checks) => checks(),
         Some(Command::Mutants(args)) => mutants::command(&args),
+        Some(Command::Snapshot(args)) => linux::command(&args),
         Some(Command::Doctor) => doctor::command(),
         None => Ok(2),
     };

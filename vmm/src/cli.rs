@@ -39,6 +39,9 @@ pub enum Command {
     Checks,
     /// Plant faults one at a time and show which check catches each.
     Mutants(MutantsArgs),
+    /// Boot a Linux kernel and keep it as it is when it is ready. Runs of it start from there; they make
+    /// the snapshot themselves if it is missing.
+    Snapshot(SnapshotArgs),
     /// Say what this host's KVM is, what can run here and how to fix what cannot.
     Doctor,
 }
@@ -180,6 +183,17 @@ fn probe(text: &str) -> Result<UserProbe, String> {
         Some(bad) => Err(format!("{bad:?} is not a name: expected SYMBOL or SYMBOL:ARG,...")),
         None => Ok(UserProbe { symbol: symbol.to_owned(), args }),
     }
+}
+
+/// Options of `snapshot`.
+#[derive(Args, Debug)]
+pub struct SnapshotArgs {
+    /// What to boot.
+    #[command(flatten)]
+    pub linux: LinuxArgs,
+    /// How long the guest may run without asking for anything before it counts as spinning.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = watchdog)]
+    pub watchdog: Duration,
 }
 
 /// Options of `mutants`.

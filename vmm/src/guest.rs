@@ -142,6 +142,12 @@ pub enum GuestError {
         /// What the console showed last.
         console: String,
     },
+    /// Its clock cannot be the host's.
+    #[error(
+        "guest has no kvmclock, so its time cannot be the host's: build its kernel with \
+         CONFIG_KVM_GUEST, and without no-kvmclock on its command line"
+    )]
+    NoKvmClock,
     /// PID 1 cannot go on.
     #[error("PID 1 of the guest: {message}")]
     Init {
@@ -154,6 +160,17 @@ pub enum GuestError {
     /// An exit that this program never asks for.
     #[error("unexpected exit {0}")]
     Unexpected(&'static str),
+    /// A task of a Linux guest has made no exit for too long.
+    #[error(
+        "guest task {task} spins without asking for time: no exit for {seconds} s. In virtual time a task \
+         must sleep, or burn through the doorbell (docs/linux.md)"
+    )]
+    TaskSpins {
+        /// Its name and pid.
+        task: String,
+        /// How long, s.
+        seconds: u64,
+    },
     /// The guest has made no exit for too long.
     #[error("guest spins without asking for time: no exit for {0} s")]
     Spinning(u64),
@@ -245,6 +262,9 @@ pub fn enter(vcpu: &mut Vcpu, control: &Control) -> Result<Exit, GuestError> {
     Ok(exit)
 }
 
+/// `rip` of a processor after INIT (SDM 3A, table 10-1).
+const RESET_RIP: u64 = 0xfff0;
+
 /// Who ended a guest with `e`, and why in words, with the registers where they are the guest's doing.
 pub fn broke_off(vcpu: &Vcpu, e: &GuestError) -> (Asked, String) {
     let asked = match e {
@@ -252,10 +272,11 @@ pub fn broke_off(vcpu: &Vcpu, e: &GuestError) -> (Asked, String) {
         _ => Asked::ByError,
     };
     let guests = asked == Asked::ByError && !matches!(e, GuestError::Session(Stop::Trace));
-    let registers = if guests {
-        vcpu.read_regs().map_or(String::new(), |r| format!("; {}", registers(&r)))
-    } else {
-        String::new()
+    let registers = match vcpu.read_regs() {
+        // AMD's SVM leaves nothing to read after a triple fault, so KVM resets the vCPU.
+        Ok(r) if matches!(e, GuestError::TripleFault) && r.rip == RESET_RIP => String::new(),
+        Ok(r) if guests => format!("; {}", registers(&r)),
+        _ => String::new(),
     };
     (asked, format!("{}{registers}", chain(e)))
 }

@@ -65,7 +65,7 @@ fn wait_for_start(shared: &Shared) {
     }
 }
 
-/// Starts the run, now: wakes all tasks, in the order in which they were made.
+/// Starts the run, now: wakes all tasks, in the order in which they began to wait.
 pub fn start(shared: &Shared) {
     let now_ns = syscall::now().or_fail(format_args!("read the monotonic clock"), "");
     shared.start_ns.store(now_ns, Relaxed);

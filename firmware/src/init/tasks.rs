@@ -9,7 +9,7 @@ use crate::report::{OrFail, fail};
 use crate::syscall::{self, Child, ECHILD, Fd, Shared, Until};
 use crate::task::{self, FREE, OWN, PARTNER};
 
-/// Longest wait for the tasks to be ready, in steps of [`STEP_NS`].
+/// Longest wait for a task to be ready, in steps of [`STEP_NS`].
 const MAX_STEPS: u32 = 10_000;
 /// 1 ms.
 const STEP_NS: u64 = 1_000_000;
@@ -29,8 +29,8 @@ struct Pipe {
 }
 
 impl Tasks {
-    /// Creates the tasks of a valid plan, each in its group. When this returns, all of them wait for
-    /// the start.
+    /// Creates the tasks of a valid plan, each in its group, one after the other: they wait for the start
+    /// in the plan's order, and it wakes them in that order. When this returns, all of them wait.
     pub fn create(plan: &Plan, groups: &[Fd; MAX_GROUPS]) -> Self {
         let shared = syscall::shared().or_fail(format_args!("map a shared page"), "");
         let pipes = pipes(plan);
@@ -48,32 +48,27 @@ impl Tasks {
                 task::run(plan, index, pipe.is_some(), shared);
             };
             tasks.pids[usize::from(index)] = pid;
+            tasks.wait_for(index);
         }
         syscall::close_from(OWN).or_fail(format_args!("close the tasks' pipes"), "");
-        tasks.wait_until_ready(plan.nr_tasks);
+        // The last task has said that it waits; now it does.
+        syscall::sleep(Until::After(STEP_NS)).or_fail(format_args!("wait for the tasks"), "");
         tasks
     }
 
-    /// Gives the CPU up until every task has said that it waits, and once more, so that the last one
-    /// does.
-    fn wait_until_ready(&self, tasks: u16) {
+    /// Gives the CPU up until task `index` waits too.
+    fn wait_for(&self, index: u16) {
         for _ in 0..MAX_STEPS {
-            let all = self.shared.waiting.load(Relaxed) == tasks.into();
-            syscall::sleep(Until::After(STEP_NS)).or_fail(format_args!("wait for the tasks"), "");
-            match syscall::wait(Child::Ended) {
-                Err(ECHILD) if tasks == 0 => {}
-                ended => {
-                    if let Some(end) = ended.or_fail(format_args!("wait for the tasks"), "") {
-                        self.ended(end);
-                    }
-                }
+            syscall::sleep(Until::After(STEP_NS)).or_fail(format_args!("wait for a task"), "");
+            let ended = syscall::wait(Child::Ended);
+            if let Some(end) = ended.or_fail(format_args!("wait for a task"), "") {
+                self.ended(end);
             }
-            if all {
+            if self.shared.waiting.load(Relaxed) > index.into() {
                 return;
             }
         }
-        let waiting = self.shared.waiting.load(Relaxed);
-        fail(format_args!("{waiting} of {tasks} tasks are ready after {MAX_STEPS} ms"));
+        fail(format_args!("task {index} is not ready after {MAX_STEPS} ms"));
     }
 
     /// Starts the run and waits for ever.

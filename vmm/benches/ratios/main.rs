@@ -1,11 +1,13 @@
 //! `cargo bench`: each figure is the ratio of two things measured side by side in one run.
 //!
-//! `cargo bench -- exit` runs one part; parts are `exit`, `snapshot`, `model` and `memory`. `rounds=N`
+//! `cargo bench -- exit` runs one part; parts are `exit`, `snapshot`, `model`, `memory` and,
+//! with a kernel in RQSCOPE_KERNEL, `linux`. `rounds=N`
 //! changes the number of rounds, `decades=N` lets the memory part go up to 10^N events.
 
 mod bare;
 mod exit;
 mod guest;
+mod linux;
 mod model;
 mod paired;
 mod snapshot;
@@ -22,6 +24,12 @@ fn main() {
             None if arg == "--bench" => {}
             _ => parts.push(arg),
         }
+    }
+    let kernel = std::env::var_os("RQSCOPE_KERNEL").map(std::path::PathBuf::from);
+    if parts.iter().any(|part| part == linux::BOOT_ONCE) {
+        let kvm = Kvm::open().expect("a KVM");
+        drop(linux::boot(&kvm, &kernel.expect("RQSCOPE_KERNEL")));
+        return;
     }
     println!("machine: {}", machine());
     let wanted = |part: &str| parts.is_empty() || parts.iter().any(|p| p == part);
@@ -41,6 +49,14 @@ fn main() {
                     snapshot::run(&kvm, rounds);
                 }
             }
+        }
+    }
+    if let Some(kernel) = &kernel
+        && wanted("linux")
+    {
+        match Kvm::open() {
+            Err(e) => println!("linux: skipped, no KVM here: {e}"),
+            Ok(kvm) => linux::run(&kvm, kernel, rounds.min(7)),
         }
     }
     if wanted("model") {

@@ -1,15 +1,19 @@
 //! `--kernel`: a Linux guest for `rqscope run`.
 
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use guest_model::wire::NONE;
 use guest_model::wire::linux::ETHERTYPE;
+use kvm_bindings::CpuId;
 
 use super::run::read_file;
-use super::{Failure, no_kvm};
+use super::{Failure, Stdout, complain, no_kvm};
 use crate::boot::{self, cpuid};
-use crate::cli::LinuxArgs;
+use crate::check::NAMES;
+use crate::cli::{LinuxArgs, SnapshotArgs};
 use crate::initramfs::{INIT, pack};
 use crate::introspect::linux::symbols::SymbolTable;
 use crate::introspect::linux::types_of_elf;
@@ -18,10 +22,13 @@ use crate::linux::bring_up::{Ready, bring_up};
 use crate::linux::bus::{self, Storm};
 use crate::linux::console::Console;
 use crate::linux::machine::{Machine, MachineError, cpu};
-use crate::linux::{Kernel, Line, LinuxError, UserProbe, Workload, prepare};
+use crate::linux::snapshot::{Key, SnapshotError, Store};
+use crate::linux::{Kernel, Line, LinuxError, Prepared, UserProbe, Workload, prepare};
 use crate::run::{LinuxOutcome, linux_session};
-use crate::scenario::{DeviceKind, LinuxPlan, Scenario};
-use crate::session::{Control, PassOutcome};
+use crate::scenario::{DeviceKind, Group, LinuxPlan, Scenario, builtin};
+use crate::schedule::Schedule;
+use crate::session::{Control, PassOutcome, chain};
+use crate::supervise::supervise;
 use crate::trace::Trace;
 
 /// Largest kernel, initrd or symbol file, bytes.
@@ -37,6 +44,14 @@ pub(super) struct Guest {
     facts: Kernel,
     plan: LinuxPlan,
     args: LinuxArgs,
+}
+
+/// What was done for a snapshot, and how long it took.
+pub(super) enum Done {
+    /// It was there, and a machine was started from it.
+    Restored(Duration),
+    /// The guest booted until it was ready.
+    Booted(Duration),
 }
 
 /// The host's KVM, if Linux runs on it.
@@ -76,7 +91,41 @@ impl Guest {
         Ok(Self { kvm, kernel_name, kernel, initrd, initrd_name, facts, plan, args })
     }
 
-    fn boot(&self, control: &Arc<Control>) -> Result<(Machine, Ready), LinuxError> {
+    /// A machine that is ready: from its snapshot, which is made first if there is none that can be used.
+    fn ready(&self, control: &Arc<Control>) -> Result<(Machine, Ready), LinuxError> {
+        let cpuid = cpu(&self.kvm, cpuid::Options::default())?;
+        let Some(store) = Store::default_place().filter(|_| !self.args.no_snapshot) else {
+            return self.boot(&cpuid, control);
+        };
+        let key = self.key(&cpuid);
+        let restore = || store.restore(&self.kvm, &key, &cpuid, Console::new(self.args.console));
+        match restore() {
+            Ok(found) => return Ok(found),
+            Err(SnapshotError::Missing) => {}
+            Err(e) => complain(&format!("{}; booting anew", chain(&e))),
+        }
+        let (mut machine, ready) = self.boot(&cpuid, control)?;
+        if let Err(e) = store.save(&self.kvm, &key, &mut machine, &ready) {
+            complain(&format!("{}; going on without a snapshot", chain(&e)));
+            return Ok((machine, ready));
+        }
+        // The first run starts from the same bytes as all others.
+        drop(machine);
+        Ok(restore()?)
+    }
+
+    fn key(&self, cpuid: &CpuId) -> Key {
+        let devices: Vec<String> = bus::devices().iter().map(ToString::to_string).collect();
+        let cmdline =
+            format!("{}\n{}\n{}", self.args.cmdline, self.args.console, devices.join(" "));
+        Key::new(&self.kernel, &self.initrd, &cmdline, self.memory_size(), cpuid)
+    }
+
+    fn memory_size(&self) -> u64 {
+        self.args.memory.saturating_mul(1 << 20)
+    }
+
+    fn boot(&self, cpuid: &CpuId, control: &Arc<Control>) -> Result<(Machine, Ready), LinuxError> {
         let devices = bus::devices();
         let linux = boot::Linux {
             kernel: boot::File { name: &self.kernel_name, bytes: &self.kernel },
@@ -84,25 +133,44 @@ impl Guest {
             cmdline: &self.args.cmdline,
             quiet: !self.args.console,
             devices: &devices,
-            memory_size: self.args.memory.saturating_mul(1 << 20),
+            memory_size: self.memory_size(),
         };
-        let cpuid = cpu(&self.kvm, cpuid::Options::default())?;
         let console = Console::new(self.args.console);
-        let mut machine = Machine::new(&self.kvm, &linux, &cpuid, console)?;
+        let mut machine = Machine::new(&self.kvm, &linux, cpuid, console)?;
         control.set_kick(Some(machine.vcpu.kick_handle()?));
         let ready = bring_up(&mut machine, control, self.args.boot_timeout);
         control.set_kick(None);
         Ok((machine, ready?))
     }
 
-    /// The run; `scenario` takes over the rules that the kernel was seen to follow.
-    pub(super) fn run(
+    /// Makes the snapshot, unless it is there; its directory, and what was done for how long.
+    pub(super) fn snapshot(&self, control: &Arc<Control>) -> Result<(PathBuf, Done), Failure> {
+        let store = Store::default_place().ok_or_else(|| {
+            Failure::Input("no place for snapshots: set RQSCOPE_CACHE or HOME".into())
+        })?;
+        let cpuid = cpu(&self.kvm, cpuid::Options::default()).map_err(|e| Failure::host(&e))?;
+        let key = self.key(&cpuid);
+        let path = store.path(&key);
+        let begin = Instant::now();
+        match store.restore(&self.kvm, &key, &cpuid, Console::new(false)) {
+            Ok(_) => return Ok((path, Done::Restored(begin.elapsed()))),
+            Err(SnapshotError::Missing) => {}
+            Err(e) => complain(&format!("{}; booting anew", chain(&e))),
+        }
+        let begin = Instant::now();
+        let (mut machine, ready) = self.boot(&cpuid, control).map_err(failure)?;
+        let booted = begin.elapsed();
+        store.save(&self.kvm, &key, &mut machine, &ready).map_err(|e| Failure::host(&e))?;
+        Ok((path, Done::Booted(booted)))
+    }
+
+    /// A guest whose run can start; `scenario` takes over the rules that its kernel was seen to follow.
+    pub(super) fn prepare(
         &self,
         scenario: &mut Scenario,
-        trace: Trace,
         control: &Arc<Control>,
-    ) -> Result<(PassOutcome, Trace, LinuxOutcome), Failure> {
-        let (machine, ready) = self.boot(control).map_err(failure)?;
+    ) -> Result<Prepared<Schedule>, Failure> {
+        let (machine, ready) = self.ready(control).map_err(failure)?;
         let work = Workload {
             plan: &self.plan.plan,
             paths: scenario.group_paths(),
@@ -110,10 +178,34 @@ impl Guest {
             probes: &self.args.probes,
         };
         let prepared = prepare(machine, &ready, &self.facts, work, control).map_err(failure)?;
-        let found = prepared.found.clone();
+        let found = &prepared.found;
         scenario.policy.rate_limit_clock = found.policy.rate_limit_clock;
         scenario.policy.psi = found.policy.psi_zero_delta;
         scenario.policy.compare.clear();
+        if self.args.initrd.is_some() {
+            // The guest's workload is its own.
+            let group = |(path, parent): (&String, &u16)| Group {
+                path: path.trim_start_matches('/').to_owned(),
+                weight: 100,
+                parent: *parent,
+            };
+            let groups = found.groups.paths.iter().zip(&found.groups.parents);
+            scenario.groups = groups.map(group).collect();
+            scenario.tasks.clear();
+            scenario.irqs.iter_mut().for_each(|irq| irq.wakes = None);
+        }
+        Ok(prepared)
+    }
+
+    /// The run.
+    pub(super) fn run(
+        &self,
+        prepared: Prepared<Schedule>,
+        scenario: &Scenario,
+        trace: Trace,
+        control: &Arc<Control>,
+    ) -> (PassOutcome, Trace, LinuxOutcome) {
+        let found = prepared.found.clone();
         let session =
             linux_session(scenario, found.policy, found.groups.parents, trace, control.clone());
         let (pass, trace, extras) = prepared.run(session);
@@ -130,7 +222,7 @@ impl Guest {
                 .collect(),
             has_own_workload: self.args.initrd.is_some(),
         };
-        Ok((pass, trace, outcome))
+        (pass, trace, outcome)
     }
 
     /// The arguments that choose this guest.
@@ -157,6 +249,29 @@ impl Guest {
         }
         args
     }
+}
+
+/// `rqscope snapshot`.
+pub(super) fn command(args: &SnapshotArgs) -> Result<u8, Failure> {
+    let Some(kernel) = &args.linux.kernel else {
+        return Err(Failure::Input("name a kernel with --kernel".into()));
+    };
+    let (kvm, _) = open()?;
+    let idle = builtin("idle").ok_or(Failure::Input("the idle scenario is missing".into()))?;
+    let scenario =
+        Scenario::load(idle.text, idle.name, &[], NAMES).map_err(|e| Failure::input(&e))?;
+    let guest = Guest::load(kvm, kernel, &args.linux, &scenario)?;
+    let control = Arc::new(Control::default());
+    let for_guest = control.clone();
+    let made = supervise(&control, args.watchdog, None, move || guest.snapshot(&for_guest));
+    let (path, done) = made.map_err(|e| Failure::host(&e))??;
+    let mut out = Stdout::lock();
+    let path = path.display();
+    match done {
+        Done::Booted(time) => writeln!(out, "made {path}, ready after {} us", time.as_micros())?,
+        Done::Restored(time) => writeln!(out, "kept {path}, restored in {} us", time.as_micros())?,
+    }
+    Ok(0)
 }
 
 /// Symbols and types of a vmlinux, or symbols of a System.map.

@@ -135,6 +135,8 @@ fn exit_code(outcome: &RunOutcome) -> u8 {
             2
         }
         _ if outcome.verdict() == Verdict::Fail => 1,
+        // The user did not wait for a guest to boot.
+        None if outcome.passes.is_empty() => 130,
         Some((Asked::ByUser, _)) => 130,
         None => 0,
     }
@@ -171,7 +173,12 @@ impl Work {
                     pass(machine, scenario, clock, Planted::default(), self.trace, control)?
                 }
                 On::Linux(guest) => {
-                    let (pass, trace, linux) = guest.run(scenario, self.trace, &control)?;
+                    let prepared = match guest.prepare(scenario, &control) {
+                        // What is known is said all the same.
+                        Err(Failure::Interrupted) => break,
+                        other => other?,
+                    };
+                    let (pass, trace, linux) = guest.run(prepared, scenario, self.trace, &control);
                     self.outcome.linux = Some(linux);
                     (pass, trace)
                 }

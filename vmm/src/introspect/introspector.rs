@@ -302,6 +302,18 @@ impl Introspector {
         Ok(())
     }
 
+    /// The task that runs: its pid and, where the kernel keeps one, its name (`comm`), as far as it prints.
+    pub fn current_task(&self) -> Result<(u32, Option<String>), ReadError> {
+        let at = &mut self.reader();
+        let curr = at.get(self.places.runqueues, &self.places.rq.curr)?;
+        let pid = self.pid(at, "rq.curr", curr)?;
+        let Some(field) = &self.places.task.comm else { return Ok((pid, None)) };
+        let comm = at.get(curr, field)?;
+        let name = comm.split(|b| *b == 0).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).chars().filter(|c| !c.is_control()).collect();
+        Ok((pid, Some(name)))
+    }
+
     /// The pid of ksoftirqd, where the kernel has a pointer to it.
     pub fn ksoftirqd_pid(&self) -> Result<Option<u32>, ReadError> {
         let at = &mut self.reader();

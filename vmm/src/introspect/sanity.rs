@@ -67,6 +67,10 @@ impl Introspector {
         at_most(rq, &p.rq.prev_irq_time, view.prev_irq_time_ns, view.irqtime_total_ns)?;
         at_most(rq, &p.rq.avg_irq_util_avg, view.avg_irq_util, FULL)?;
         at_most(rq, &p.rq.nr_switches, view.nr_switches, now_ns)?;
+        if let Some(flags) = &p.rq.clock_update_flags {
+            // RQCF_REQ_SKIP, RQCF_ACT_SKIP and RQCF_UPDATED (kernel/sched/sched.h, 6.12 to 7.3).
+            at_most(rq, flags, view.clock_update_flags, 7)?;
+        }
         self.cpustat_sanity(at, &view, now_ns)?;
 
         for group in 0..self.groups.len() as u16 {

@@ -11,8 +11,9 @@ use kvm_bindings::{
 };
 use kvm_ioctls::Cap;
 use thiserror::Error;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{Kvm, KvmError, Vcpu, VcpuError};
+use super::{HostKvm, Kvm, KvmError, Vcpu, VcpuError};
 
 /// The time-stamp counter's MSR (SDM 4, `IA32_TIME_STAMP_COUNTER`).
 const MSR_IA32_TSC: u32 = 0x10;
@@ -23,6 +24,10 @@ const MSR_IA32_TSC: u32 = 0x10;
 fn is_paravirtual(index: u32) -> bool {
     matches!(index, 0x11 | 0x12 | 0x4b56_4d00..=0x4b56_4dff | 0x4000_0000..=0x4000_0fff)
 }
+
+/// Types of a 64-bit TSS in a segment register (APM 2, table 4-6).
+const AVAILABLE_TSS: u8 = 9;
+const BUSY_TSS: u8 = 11;
 
 /// All of a vCPU that a guest can tell.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +48,99 @@ pub struct VcpuState {
     pub xcrs: Option<kvm_xcrs>,
     /// Runnable or halted.
     pub mp_state: kvm_mp_state,
+}
+
+/// `kvm_fpu`, which has no view of its bytes.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct FpuBytes {
+    fpr: [[u8; 16]; 8],
+    fcw: u16,
+    fsw: u16,
+    ftwx: u8,
+    pad1: u8,
+    last_opcode: u16,
+    last_ip: u64,
+    last_dp: u64,
+    xmm: [[u8; 16]; 16],
+    mxcsr: u32,
+    pad2: u32,
+}
+
+fn put<T: IntoBytes + Immutable>(bytes: &mut Vec<u8>, value: &T) {
+    bytes.extend_from_slice(value.as_bytes());
+}
+
+fn take<T: FromBytes>(bytes: &mut &[u8]) -> Option<T> {
+    let (value, rest) = T::read_from_prefix(bytes).ok()?;
+    *bytes = rest;
+    Some(value)
+}
+
+/// More MSRs than any KVM saves.
+const MAX_MSRS: u64 = 4096;
+
+impl VcpuState {
+    /// Appends the state to `bytes`.
+    pub fn put(&self, bytes: &mut Vec<u8>) {
+        put(bytes, &self.regs);
+        put(bytes, &self.sregs);
+        let f = &self.fpu;
+        put(
+            bytes,
+            &FpuBytes {
+                fpr: f.fpr,
+                fcw: f.fcw,
+                fsw: f.fsw,
+                ftwx: f.ftwx,
+                pad1: 0,
+                last_opcode: f.last_opcode,
+                last_ip: f.last_ip,
+                last_dp: f.last_dp,
+                xmm: f.xmm,
+                mxcsr: f.mxcsr,
+                pad2: 0,
+            },
+        );
+        put(bytes, &(self.msrs.len() as u64));
+        for msr in &self.msrs {
+            put(bytes, msr);
+        }
+        put(bytes, &self.events);
+        put(bytes, &self.debugregs);
+        put(bytes, &u64::from(self.xcrs.is_some()));
+        if let Some(xcrs) = &self.xcrs {
+            put(bytes, xcrs);
+        }
+        put(bytes, &self.mp_state);
+    }
+
+    /// Takes a state from the front of `bytes`; `None` if they are not one.
+    pub fn take(bytes: &mut &[u8]) -> Option<Self> {
+        let (regs, sregs) = (take(bytes)?, take(bytes)?);
+        let f: FpuBytes = take(bytes)?;
+        let fpu = kvm_fpu {
+            fpr: f.fpr,
+            fcw: f.fcw,
+            fsw: f.fsw,
+            ftwx: f.ftwx,
+            last_opcode: f.last_opcode,
+            last_ip: f.last_ip,
+            last_dp: f.last_dp,
+            xmm: f.xmm,
+            mxcsr: f.mxcsr,
+            ..kvm_fpu::default()
+        };
+        let count = take::<u64>(bytes).filter(|count| *count <= MAX_MSRS)?;
+        let msrs = (0..count).map(|_| take(bytes)).collect::<Option<_>>()?;
+        let (events, debugregs) = (take(bytes)?, take(bytes)?);
+        let xcrs = match take::<u64>(bytes)? {
+            0 => None,
+            1 => Some(take(bytes)?),
+            _ => return None,
+        };
+        Some(Self { regs, sregs, fpu, msrs, events, debugregs, xcrs, mp_state: take(bytes)? })
+    }
 }
 
 /// A vCPU's state could not be read or set.
@@ -111,7 +209,13 @@ impl Vcpu {
 
     /// Sets the whole state of a vCPU that has not run yet and has the same CPUID.
     pub fn restore(&mut self, state: &VcpuState) -> Result<(), StateError> {
-        self.set_sregs(&state.sregs)?;
+        let mut sregs = state.sregs;
+        if HostKvm::detect() == HostKvm::Svm && sregs.tr.type_ == BUSY_TSS {
+            // SVM's KVM_GET_SREGS shows a busy TSS whatever is loaded. What LTR loads is the descriptor
+            // as it was before it became busy, and QEMU's SVM looks at its type when a task uses ports.
+            sregs.tr.type_ = AVAILABLE_TSS;
+        }
+        self.set_sregs(&sregs)?;
         self.set_regs(&state.regs)?;
         ioctl("set the FPU (KVM_SET_FPU)", self.fd.set_fpu(&state.fpu))?;
         if let Some(xcrs) = &state.xcrs {

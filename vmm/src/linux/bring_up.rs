@@ -51,7 +51,11 @@ pub fn bring_up(
     let mut host = HostTime::start(control.clone());
     let scale = TscScale { khz: machine.vcpu.tsc_khz()?, tsc: machine.vcpu.tsc()?, origin_ns: 0 };
     loop {
-        let exit = enter(&mut machine.vcpu, control)?;
+        let exit = match enter(&mut machine.vcpu, control) {
+            // An early kernel may be busy for long without asking for anything; patience is what ends it.
+            Err(GuestError::Spinning(_)) => Exit::Interrupted,
+            entered => entered?,
+        };
         let mut halted = false;
         match exit {
             Exit::Hlt => halted = true,
@@ -79,6 +83,7 @@ pub fn bring_up(
                 match machine.bus.write_port(port, size, value, host.now_ns()) {
                     Written::Reset => return Err(machine.console.reset()),
                     Written::Timer => host.wake_at(machine.bus.pit.deadline_ns()),
+                    Written::Console => machine.console.take(&mut machine.bus),
                     Written::Nothing | Written::EndOfInterrupt(_) => {}
                 }
             }
@@ -114,7 +119,6 @@ pub fn bring_up(
         if control.stopped() {
             return Err(Stop::Interrupted.into());
         }
-        machine.console.take(&mut machine.bus);
         if machine.console.said_ready() {
             let now_ns = host.now_ns();
             drop(host);
@@ -166,6 +170,9 @@ fn deliver(machine: &mut Machine, host: &mut HostTime, halted: bool) -> Result<(
 
 /// Stops the guest's time at this instant, for good.
 fn freeze(machine: &mut Machine, scale: TscScale, host_ns: u64) -> Result<(), GuestError> {
+    if !machine.pages.has_clock() {
+        return Err(GuestError::NoKvmClock);
+    }
     machine.vcpu.request_interrupt_window(false);
     machine.vcpu.complete()?;
     let now_ns = scale.system_time_ns(machine.vcpu.tsc()?);

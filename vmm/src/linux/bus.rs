@@ -11,6 +11,7 @@ use crate::device::pic::{self, Pic};
 use crate::device::pit::Pit;
 use crate::device::serial::{self, Serial};
 use crate::device::virtio::{DeviceError, Entropy, Event, Net, is_status_read};
+use crate::device::{State, StateError};
 
 /// The serial port's IRQ.
 pub const SERIAL_IRQ: u8 = serial::IRQ;
@@ -77,6 +78,8 @@ pub enum Written {
     Timer,
     /// The handler of this IRQ ended its service.
     EndOfInterrupt(u8),
+    /// The serial port may have output.
+    Console,
     /// The machine is to be reset.
     Reset,
 }
@@ -159,6 +162,7 @@ impl Bus {
                     if self.serial.take_interrupt() {
                         self.pic.pulse(SERIAL_IRQ);
                     }
+                    asks = Written::Console;
                 }
                 _ => {
                     if self.legacy.write(port, byte).is_some() {
@@ -224,6 +228,93 @@ impl Bus {
                 self.entropies[i].raise_config();
                 Ok(())
             }
+        }
+    }
+
+    /// Appends all devices to `bytes`.
+    pub fn put(&self, bytes: &mut Vec<u8>) {
+        self.pic.save(bytes);
+        self.pit.save(bytes);
+        self.serial.save(bytes);
+        self.legacy.save(bytes);
+        for net in &self.nets {
+            net.save(bytes);
+        }
+        for entropy in &self.entropies {
+            entropy.save(bytes);
+        }
+    }
+
+    /// Takes all devices from the front of `bytes`, which may be anything.
+    pub fn take(bytes: &mut &[u8]) -> Result<Self, StateError> {
+        let mut bus = Self {
+            pic: Pic::restore(bytes)?,
+            pit: Pit::restore(bytes)?,
+            serial: Serial::restore(bytes)?,
+            legacy: Legacy::restore(bytes)?,
+            ..Self::default()
+        };
+        for net in &mut bus.nets {
+            *net = Net::restore(bytes)?;
+        }
+        for entropy in &mut bus.entropies {
+            *entropy = Entropy::restore(bytes)?;
+        }
+        Ok(bus)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_device_has_a_window_and_an_interrupt_line_of_its_own() {
+        let devices = devices();
+        assert_eq!(devices.len(), DEVICES);
+        for (i, device) in devices.iter().enumerate() {
+            let (storm, offset) = Bus::device_at(device.address).unwrap();
+            assert_eq!((storm.irq(), offset), (device.irq, 0));
+            assert_eq!(Bus::device_at(device.address + 0xfff), Some((storm, 0xfff)));
+            // Not the timer's, the cascade's, the serial port's nor the clock's.
+            assert!(![0, 2, SERIAL_IRQ, 8].contains(&device.irq));
+            assert!(devices[i + 1..].iter().all(|other| other.irq != device.irq));
+        }
+        let end = VIRTIO_MMIO.start + DEVICES as u64 * VIRTIO_MMIO_SIZE;
+        assert_eq!((Bus::device_at(VIRTIO_MMIO.start - 1), Bus::device_at(end)), (None, None));
+    }
+
+    #[test]
+    fn ports_that_are_not_there_read_as_ones_and_take_what_is_written() {
+        let mut bus = Bus::default();
+        assert_eq!(bus.read_port(0xcf8, 4, 0), u32::MAX);
+        assert_eq!(bus.read_port(0x1234, 1, 0), 0xff);
+        assert_eq!(bus.write_port(0xcf8, 4, 0x8000_00fe, 0), Written::Nothing);
+    }
+
+    #[test]
+    fn what_a_write_asks_for_is_told() {
+        let mut bus = Bus::default();
+        assert_eq!(bus.write_port(0x43, 1, 0x34, 0), Written::Timer);
+        assert_eq!(bus.write_port(0x3f8, 1, b'a'.into(), 0), Written::Console);
+        assert_eq!(bus.write_port(0x64, 1, 0xfe, 0), Written::Reset);
+    }
+
+    #[test]
+    fn all_devices_come_back_from_their_bytes_and_half_of_them_are_refused() {
+        let mut bus = Bus::default();
+        for (port, value) in [(0x20u16, 0x11u32), (0x21, 0x30), (0x21, 4), (0x21, 1), (0x43, 0x34)]
+        {
+            bus.write_port(port, 1, value, 5);
+        }
+        let mut bytes = Vec::new();
+        bus.put(&mut bytes);
+        let again = Bus::take(&mut &bytes[..]).unwrap();
+        let mut twice = Vec::new();
+        again.put(&mut twice);
+        assert_eq!(bytes, twice);
+        for len in 0..bytes.len() {
+            assert!(Bus::take(&mut &bytes[..len]).is_err(), "{len} bytes");
         }
     }
 }

@@ -106,3 +106,48 @@ impl Console {
 pub fn printable(line: &str) -> String {
     line.chars().filter(|c| !c.is_control()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(text: &str) -> Console {
+        let (mut console, mut bus) = (Console::new(false), Bus::default());
+        for byte in text.bytes() {
+            bus.write_port(0x3f8, 1, byte.into(), 0);
+            console.take(&mut bus);
+        }
+        console
+    }
+
+    #[test]
+    fn a_panic_is_told_by_its_first_line_and_the_last_lines_without_what_moves_a_cursor() {
+        let mut text = String::new();
+        for i in 0..20 {
+            text += &format!("[    1.{i:06}] line {i}\r\n");
+        }
+        text += "[    2.000000] Kernel panic - not syncing: no \x1b[31minit found\r\n";
+        text += "[    2.000001] Kernel panic - not syncing: a second one\r\nhalf a line";
+        let console = printed(&text);
+        assert_eq!(console.panicked(), Some("Kernel panic - not syncing: no [31minit found"));
+        let told = console.reset().to_string();
+        assert!(told.starts_with("guest kernel: Kernel panic - not syncing: no [31minit found; "));
+        assert!(
+            told.ends_with("half a line") && told.contains("line 19") && !told.contains("line 9")
+        );
+    }
+
+    #[test]
+    fn a_reset_without_a_word_says_that_nothing_was_printed() {
+        let told = printed("").reset().to_string();
+        assert!(told.contains("reset its machine; nothing was printed"), "{told}");
+    }
+
+    #[test]
+    fn the_ready_line_counts_once_it_is_complete_and_endless_lines_take_no_room() {
+        assert!(!printed("rqscope: ready").said_ready());
+        assert!(printed("rqscope: ready\n").said_ready());
+        let console = printed(&"x".repeat(100_000));
+        assert!(console.line.len() <= LINE && console.tail.len() <= TAIL);
+    }
+}

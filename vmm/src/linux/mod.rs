@@ -11,6 +11,7 @@ pub mod machine;
 pub mod probes;
 mod rules;
 mod run;
+pub mod snapshot;
 pub mod time;
 pub mod view;
 
@@ -28,6 +29,7 @@ use self::machine::{Machine, MachineError};
 use self::probes::{EXTRA, Hit, ProbeError, Probes};
 use self::rules::Rules;
 use self::run::{Flow, Guest};
+use self::snapshot::SnapshotError;
 use self::view::View;
 use crate::check::CheckId;
 use crate::engine::Injections;
@@ -97,6 +99,9 @@ pub enum LinuxError {
         /// The function.
         symbol: String,
     },
+    /// A snapshot that was just made cannot be used.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// Softirq work has no place to be done.
     #[error(
         "the scenario has softirq work or lines that wake tasks, and the kernel's network driver cannot be probed: {why}"
@@ -163,6 +168,8 @@ pub struct Extras {
     pub user_hits: Vec<u64>,
 }
 
+/// How long a guest is watched for a zero delta, of which every tick of a task is one: 100 ms.
+const WATCH_NS: u64 = 100_000_000;
 /// A guest that has not settled after this much guest time is not waited for: 2 s.
 const SETTLE_NS: u64 = 2_000_000_000;
 
@@ -239,6 +246,7 @@ pub fn prepare<I: Injections>(
     let lacks = guest.view.raw().lacks();
     let steal_ns = lacks.steal.is_none().then_some(STEAL_ORIGIN_NS);
     let psi = lacks.psi.is_none();
+    let begun_ns = guest.time.clock().now_ns();
     loop {
         if own_init {
             // PID 1 burns between two questions.
@@ -246,10 +254,9 @@ pub fn prepare<I: Injections>(
         } else {
             turn(&mut guest, &mut rules, true)?;
         }
-        let late = guest.time.clock().now_ns() > SETTLE_NS;
-        // A tick of a task that finds a zero delta shows what the kernel does with it.
-        let shown = !psi || rules.knows_psi_zero_delta();
-        let done = shown && settled(&guest.view.rq()?, steal_ns, psi) || late;
+        let since_ns = guest.time.clock().now_ns() - begun_ns;
+        let seen = !psi || rules.knows_zero_delta() || since_ns > WATCH_NS;
+        let done = seen && settled(&guest.view.rq()?, steal_ns, psi) || since_ns > SETTLE_NS;
         if own_init {
             guest.machine.vcpu.answer_in(done.into())?;
         }
@@ -266,7 +273,10 @@ pub fn prepare<I: Injections>(
     let baseline = Baseline::take(&guest.view, count, start)?;
     guest.view.begin(baseline);
     guest.probes.clear_counts();
-    let lacks = lacking(&missing, lacks);
+    let mut lacks = lacking(&missing, lacks);
+    if psi && !rules.knows_zero_delta() {
+        lacks.push((CheckId::PsiZero, "the kernel met no zero delta before the run".into()));
+    }
     let banner = guest.linux.banner()?;
     let has_steal_clock = steal_ns.is_some();
     Ok(Prepared { guest, found: Found { banner, policy, groups, lacks, has_steal_clock } })

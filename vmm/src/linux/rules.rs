@@ -73,8 +73,8 @@ impl Rules {
         Ok(())
     }
 
-    /// What the kernel does at a zero delta was seen.
-    pub fn knows_psi_zero_delta(&self) -> bool {
+    /// A zero delta was seen, and what the kernel does about it.
+    pub fn knows_zero_delta(&self) -> bool {
         self.zero_delta_writes.is_some()
     }
 

@@ -123,7 +123,10 @@ impl<I: Injections> Guest<I> {
     /// One KVM_RUN and what its exit asks for.
     #[inline]
     pub fn turn(&mut self) -> Result<Flow, GuestError> {
-        let exit = enter(&mut self.machine.vcpu, &self.control)?;
+        let exit = match enter(&mut self.machine.vcpu, &self.control) {
+            Err(GuestError::Spinning(seconds)) => return Err(self.spins(seconds)),
+            entered => entered?,
+        };
         let before = self.time.clock().updates();
         let mut flow = Flow::Go;
         match exit {
@@ -157,6 +160,7 @@ impl<I: Injections> Guest<I> {
                         }
                     }
                     Written::EndOfInterrupt(_) => {}
+                    Written::Console => self.machine.console.take(&mut self.machine.bus),
                     Written::Reset => return Err(self.machine.console.reset()),
                 }
             }
@@ -177,6 +181,18 @@ impl<I: Injections> Guest<I> {
         }
         self.tick()?;
         Ok(flow)
+    }
+
+    /// Who makes no exit.
+    #[cold]
+    fn spins(&self, seconds: u64) -> GuestError {
+        match self.view.raw().current_task() {
+            Ok((0, _)) | Err(_) => GuestError::Spinning(seconds),
+            Ok((pid, name)) => {
+                let task = format!("{} (pid {pid})", name.as_deref().unwrap_or("of no name"));
+                GuestError::TaskSpins { task, seconds }
+            }
+        }
     }
 
     fn tick(&mut self) -> Result<(), GuestError> {

@@ -80,10 +80,11 @@ pub const KNOWN: &[(Name, i64)] = &[
     // runnable_avg, which is the same for what is either running or not, and util_est. Shown only.
     (("rq", "avg_irq.util_avg"), 8),
     (("rq", "avg_irq.util_avg"), -8),
+    // push_cpu: 0, as flags may be. A wrong one fails clock_matches_host at the first update that is
+    // skipped.
+    (("rq", "clock_update_flags"), 8),
     // push_cpu: 0, as it must be with one CPU.
     (("rq", "cpu"), -8),
-    // clock_update_flags: small, as lost time is. Shown only.
-    (("rq", "lost_idle_time"), 8),
     // calc_load_update, and prev_steal_time, which lags: steal_accounted fails at the first steal.
     (("rq", "prev_steal_time_rq"), 8),
     (("rq", "prev_steal_time_rq"), -8),

@@ -1,0 +1,48 @@
+//! Ctrl-C while a kernel boots and while it runs.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::{NEWEST, kernel};
+use crate::program::{Running, Scratch, number};
+use crate::repeatability::the_books_balance;
+
+#[test]
+fn ctrl_c_in_a_run_keeps_report_result_and_trace() {
+    let Some(linux) = kernel(NEWEST) else { return };
+    let scratch = Scratch::new();
+    let out = scratch.arg("out");
+    let mut run =
+        Running::start(&mut linux.command("idle", &["--set=duration=3600s", "--out", &out]));
+    let trace = scratch.path("out/trace.jsonl");
+    run.wait_until("the trace has something", || fs::metadata(&trace).is_ok_and(|f| f.len() > 0));
+    run.signal("INT");
+    let done = run.wait().ends_with(130);
+    let read = |name| fs::read_to_string(scratch.path("out").join(name)).unwrap();
+    assert_eq!(read("report.txt"), done.stdout);
+    let result: Value = serde_json::from_str(&read("result.json")).unwrap();
+    assert_eq!(result["verdict"], "incomplete");
+    assert_eq!(result["stopped_by"], "user");
+    the_books_balance(&result);
+    let trace = read("trace.jsonl");
+    for line in trace.lines() {
+        serde_json::from_str::<Value>(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    }
+    assert_eq!(trace.lines().count() as i64, number(&result, "/trace_records"));
+}
+
+#[test]
+fn ctrl_c_while_the_guest_boots_ends_it_at_once() {
+    let Some(linux) = kernel(NEWEST) else { return };
+    let scratch = Scratch::new();
+    let out = scratch.arg("out");
+    let args = ["--no-snapshot", "--out", &out];
+    let mut run = Running::start(&mut linux.command("idle", &args));
+    // Made before the guest is.
+    let scenario = scratch.path("out/trace.jsonl");
+    run.wait_until("its files are open", || scenario.exists());
+    run.signal("INT");
+    let done = run.wait().ends_with(130);
+    assert!(done.stdout.is_empty(), "{}", done.stdout);
+}
