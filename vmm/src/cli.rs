@@ -112,9 +112,6 @@ pub struct RunArgs {
     /// Boot this ELF image, built from firmware/, instead of the bundled one.
     #[arg(long, value_name = "ELF")]
     pub firmware: Option<PathBuf>,
-    /// How to run a Linux kernel.
-    #[command(flatten)]
-    pub linux: LinuxArgs,
     /// How long the guest may run without asking for anything before it counts as spinning, for
     /// example 30s.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = watchdog)]
@@ -122,6 +119,10 @@ pub struct RunArgs {
     /// When to colour the page.
     #[arg(long, value_enum, default_value_t)]
     pub color: Color,
+    // Last: its heading in the help is that of all options behind it.
+    /// How to run a Linux kernel.
+    #[command(flatten)]
+    pub linux: LinuxArgs,
 }
 
 /// Options that choose a Linux guest and what it boots.
@@ -129,10 +130,11 @@ pub struct RunArgs {
 #[command(next_help_heading = "Linux guests")]
 pub struct LinuxArgs {
     /// Run this Linux kernel, a vmlinux or bzImage of 6.12 to 7.3, instead of the bundled guest; for
-    /// example one that scripts/guest-kernel built.
+    /// example one that scripts/guest-kernel built. Needs a KVM on hardware virtualisation: `rqscope
+    /// doctor` says whether this is one, scripts/nested-kvm gives one.
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
-    /// Where the kernel's symbols are: its vmlinux or System.map [default: the kernel itself].
+    /// Where the symbols of a bzImage are: its vmlinux or System.map [default: the kernel itself].
     #[arg(long, value_name = "FILE", requires = "kernel")]
     pub symbols: Option<PathBuf>,
     /// Initial file system, instead of the one that builds the scenario's groups and tasks
@@ -145,13 +147,14 @@ pub struct LinuxArgs {
         value_name = "TEXT",
         requires = "kernel",
         default_value = "",
+        hide_default_value = true,
         allow_hyphen_values = true
     )]
     pub cmdline: String,
-    /// Guest memory, MiB.
+    /// Guest memory, MiB, 32 to 3072; for example 256.
     #[arg(long, value_name = "MIB", requires = "kernel", default_value_t = 128)]
     pub memory: u64,
-    /// Show the guest's serial console on standard error.
+    /// Show the guest's serial console on standard error, all that its kernel says included.
     #[arg(long, requires = "kernel")]
     pub console: bool,
     /// Also probe this function, with names for its arguments (six at most); repeatable. For

@@ -262,6 +262,9 @@ pub fn enter(vcpu: &mut Vcpu, control: &Control) -> Result<Exit, GuestError> {
     Ok(exit)
 }
 
+/// `rip` of a processor after INIT (SDM 3A, table 10-1).
+const RESET_RIP: u64 = 0xfff0;
+
 /// Who ended a guest with `e`, and why in words, with the registers where they are the guest's doing.
 pub fn broke_off(vcpu: &Vcpu, e: &GuestError) -> (Asked, String) {
     let asked = match e {
@@ -269,10 +272,11 @@ pub fn broke_off(vcpu: &Vcpu, e: &GuestError) -> (Asked, String) {
         _ => Asked::ByError,
     };
     let guests = asked == Asked::ByError && !matches!(e, GuestError::Session(Stop::Trace));
-    let registers = if guests {
-        vcpu.read_regs().map_or(String::new(), |r| format!("; {}", registers(&r)))
-    } else {
-        String::new()
+    let registers = match vcpu.read_regs() {
+        // AMD's SVM leaves nothing to read after a triple fault, so KVM resets the vCPU.
+        Ok(r) if matches!(e, GuestError::TripleFault) && r.rip == RESET_RIP => String::new(),
+        Ok(r) if guests => format!("; {}", registers(&r)),
+        _ => String::new(),
     };
     (asked, format!("{}{registers}", chain(e)))
 }

@@ -315,12 +315,19 @@ type Missing = Vec<(Hit, String)>;
 /// Patches the entries of all functions that are probed.
 fn install(linux: &Linux, wanted: &[UserProbe]) -> Result<(Probes, Missing), LinuxError> {
     let (mut probes, mut missing) = (Probes::default(), Vec::new());
+    let mut slots = linux.slots()?;
     for function in Function::ALL {
         let hit = Hit::Call(function);
         let name = function.symbol();
-        let address = probes.next_port(name)?;
-        match linux.probe(name, address) {
-            Ok(planted) => probes.add(planted.address, hit),
+        let port = probes.next_port(name)?;
+        let planted = match linux.probe(name, port) {
+            Err(PatchError::NotANoOp { .. }) => linux
+                .displace(name, port, &mut slots)
+                .map(|displaced| (displaced.address, Some(displaced.resume))),
+            other => other.map(|planted| (planted.address, None)),
+        };
+        match planted {
+            Ok((address, resume)) => probes.add(address, hit, resume),
             Err(e) if matches!(function, Function::UpdateRqClock | Function::IrqtimeAccountIrq) => {
                 return Err(e.into());
             }
@@ -331,7 +338,7 @@ fn install(linux: &Linux, wanted: &[UserProbe]) -> Result<(Probes, Missing), Lin
         let known = |name: &&&str| linux.symbols().table().has(name);
         let name = extra.names.iter().find(known).unwrap_or(&extra.names[0]);
         match linux.probe_entry(name, probes.next_port(name)?) {
-            Ok(planted) => probes.add(planted.address, extra.hit),
+            Ok(planted) => probes.add(planted.address, extra.hit, None),
             Err(e) => missing.push((extra.hit, chain(&e))),
         }
     }
@@ -341,7 +348,7 @@ fn install(linux: &Linux, wanted: &[UserProbe]) -> Result<(Probes, Missing), Lin
             return Err(LinuxError::AlreadyProbed { symbol: symbol.clone() });
         }
         let planted = linux.probe(symbol, probes.next_port(symbol)?)?;
-        probes.add(planted.address, Hit::User(index));
+        probes.add(planted.address, Hit::User(index), None);
     }
     Ok((probes, missing))
 }

@@ -59,6 +59,8 @@ pub enum ProbeError {
 struct Probe {
     address: u64,
     hit: Hit,
+    /// Where the guest goes on after a hit, if not behind the probe.
+    resume: Option<u64>,
 }
 
 /// The probes that are installed.
@@ -80,9 +82,10 @@ impl Probes {
         Ok(*PROBE_PORTS.start() as u8 + self.probes.len() as u8)
     }
 
-    /// There is a probe at `address` now, with the port that was next.
-    pub fn add(&mut self, address: u64, hit: Hit) {
-        self.probes.push(Probe { address, hit });
+    /// There is a probe at `address` now, with the port that was next. `resume` is where the guest goes on
+    /// after a hit, if not behind it.
+    pub fn add(&mut self, address: u64, hit: Hit, resume: Option<u64>) {
+        self.probes.push(Probe { address, hit, resume });
         if let Hit::User(index) = hit {
             self.user_hits.resize(usize::from(index) + 1, 0);
         }
@@ -97,6 +100,12 @@ impl Probes {
     #[inline]
     pub fn hit(&self, port: u16) -> Option<Hit> {
         self.probe(port).map(|p| p.hit)
+    }
+
+    /// Where the guest goes on after a hit at `port`, if not behind the probe.
+    #[inline]
+    pub fn resume(&self, port: u16) -> Option<u64> {
+        self.probe(port).and_then(|p| p.resume)
     }
 
     /// Guest virtual address of the probe at `port`.
@@ -156,7 +165,7 @@ mod tests {
         let mut p = Probes::default();
         for i in 0..PROBE_PORTS.count() as u64 {
             let port = p.next_port("f").unwrap();
-            p.add(i, Hit::Tick);
+            p.add(i, Hit::Tick, None);
             assert_eq!((p.hit(port.into()), p.address(port.into())), (Some(Hit::Tick), Some(i)));
         }
         let error = p.next_port("last_straw").unwrap_err();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use guest_model::wire::linux::{control, port};
 use guest_model::wire::port::{BURN, CONTROL};
+use kvm_bindings::kvm_regs;
 
 use super::bus::{Bus, Storm, Written};
 use super::machine::Machine;
@@ -132,6 +133,9 @@ impl<I: Injections> Guest<I> {
         match exit {
             Exit::Out { port, size: 1, .. } if PROBE_PORTS.contains(&port) => {
                 flow = self.probe(port)?;
+                if let Some(resume) = self.probes.resume(port) {
+                    self.go_on_at(resume)?;
+                }
             }
             Exit::In { port: BURN, size: 4 } => self.burn()?,
             Exit::Hlt => {
@@ -340,14 +344,18 @@ impl<I: Injections> Guest<I> {
         if left_ns == 0 || self.time.finished() || !self.time.has_pending() {
             return Ok(());
         }
+        if let Some(address) = self.probes.address(port) {
+            self.go_on_at(address)?;
+        }
+        self.deliver()
+    }
+
+    /// The guest goes on at `address` instead of behind the probe that it has hit.
+    fn go_on_at(&mut self, address: u64) -> Result<(), GuestError> {
         let vcpu = &mut self.machine.vcpu;
         vcpu.complete()?;
-        let mut regs = vcpu.read_regs()?;
-        if let Some(address) = self.probes.address(port) {
-            regs.rip = address;
-        }
-        vcpu.set_regs(&regs)?;
-        self.deliver()
+        let regs = vcpu.read_regs()?;
+        Ok(vcpu.set_regs(&kvm_regs { rip: address, ..regs })?)
     }
 
     fn control_word(&mut self, word: u32) -> Result<Flow, GuestError> {

@@ -74,11 +74,14 @@ impl<W: Write> Page<'_, W> {
         if acc.updates_skipped == 0 {
             return Ok(());
         }
+        let behind = match acc.skipped_behind_max_ns {
+            0 => "it was not behind guest time then".to_owned(),
+            max => format!("it was up to {} behind guest time then", both(max)),
+        };
         let text = format!(
             "{} skipped by the scheduler, which takes the clock as a wake-up has just updated it \
-             (RQCF_ACT_SKIP); it was up to {} behind guest time then",
+             (RQCF_ACT_SKIP); {behind}",
             count(acc.updates_skipped, "more update was", "more updates were"),
-            both(acc.skipped_behind_max_ns)
         );
         self.text(&text, INDENT, INDENT, Tone::Faint)
     }
@@ -86,7 +89,10 @@ impl<W: Write> Page<'_, W> {
     /// Who reads the scheduler clock.
     pub(super) fn clock_readers(&mut self, linux: &LinuxOutcome) -> io::Result<()> {
         let readers = &linux.clock_readers;
-        let remark = if readers.is_empty() { "no call was seen" } else { "calls by caller" };
+        let remark = match readers.is_empty() {
+            true => "no call was seen",
+            false => "calls by caller; one that the compiler has inlined is not seen",
+        };
         self.heading("sched_clock_cpu()", remark, Tone::Faint)?;
         let all: u64 = readers.iter().map(|(_, n)| n).fold(0, |sum, n| sum.saturating_add(*n));
         let listed = if readers.len() > READERS + 1 { READERS } else { readers.len() };

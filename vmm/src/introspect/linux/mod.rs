@@ -7,6 +7,7 @@
 //! function's entry.
 
 pub mod btf;
+pub mod displace;
 mod groups;
 pub mod layout;
 pub mod patch;

@@ -67,6 +67,16 @@ pub enum PatchError {
         /// Its first bytes.
         bytes: String,
     },
+    /// The entry's code cannot be moved.
+    #[error("cannot probe {function} at {address:#x}: {why}")]
+    NotDisplaced {
+        /// The function.
+        function: String,
+        /// Guest virtual address of its entry.
+        address: u64,
+        /// Why not.
+        why: String,
+    },
     /// The entry is code that would be lost.
     #[error(
         "cannot probe {function} at {address:#x}: its entry {bytes} is not a known no-op; build the \
@@ -106,6 +116,14 @@ fn no_op(bytes: &[u8]) -> Option<usize> {
     NO_OPS.iter().find(fits).map(|form| form.len())
 }
 
+/// Bytes of [`out`].
+pub const OUT_BYTES: usize = 2;
+
+/// `out imm8, al`.
+pub fn out(port: u8) -> [u8; OUT_BYTES] {
+    [0xe6, port]
+}
+
 /// `out imm8, al` to `port`, and no-ops up to `len` bytes.
 fn replacement(port: u8, len: usize) -> Vec<u8> {
     let fill: &[u8] = match len {
@@ -117,7 +135,7 @@ fn replacement(port: u8, len: usize) -> Vec<u8> {
         7 => &[0x0f, 0x1f, 0x44, 0x00, 0x00],
         _ => &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
     };
-    [&[0xe6, port], fill].concat()
+    [&out(port), fill].concat()
 }
 
 impl Planted {

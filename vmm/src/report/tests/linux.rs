@@ -76,7 +76,7 @@ fn the_page_names_the_kernel_and_calls_its_rules_observed() {
     assert!(!title.contains("· tick") && !title.contains("compared with"), "{title}");
     assert!(text.contains("psi_account_irqtime()  skip_zero_delta, as observed"));
     assert!(!text.contains("rq_clock pass") && !text.contains("* rq_clock"), "{text}");
-    assert!(text.contains("sched_clock_cpu()  calls by caller"));
+    assert!(text.contains("sched_clock_cpu()  calls by caller; one that"));
     assert!(text.contains("  f(cfs_rq, se)  1,234"));
     assert!(!text.contains("more updates"));
 }
@@ -163,8 +163,10 @@ fn clock_reads_of_a_kernel_are_those_that_were_seen_or_unavailable() {
         o.linux.as_mut().unwrap().clock_readers = owned;
     };
     readers(&mut o, &[("update_tg_load_avg", 7)]);
-    assert_ne!(o.passes[0].measured.psi_table.delta_positive, 0);
     assert_eq!(reads(&o), (None, Some(7)));
+    // Calls that return before they would read it do not.
+    o.passes[0].measured.psi_table.reached_delta = 0;
+    assert_eq!(reads(&o), (Some(0), Some(7)));
     readers(&mut o, &[]);
     assert_eq!(reads(&o), (None, None));
     assert!(plain(&o).contains("sched_clock_cpu()  no call was seen"));
@@ -194,6 +196,9 @@ fn skipped_updates_of_the_clock_are_told_with_what_they_mean() {
     let said = "12 more updates were skipped by the scheduler, which takes the clock as a wake-up has \
                 just updated it (RQCF_ACT_SKIP); it was up to 2,500 ns (2.500 us) behind guest time";
     assert!(flat(&text).contains(said), "{text}");
+    o.passes[0].measured.accounted.skipped_behind_max_ns = 0;
+    assert!(flat(&plain(&o)).contains("(RQCF_ACT_SKIP); it was not behind guest time then"));
+    o.passes[0].measured.accounted.skipped_behind_max_ns = 2_500;
     let v = json(&o);
     assert_eq!(
         (number(&v, "linux.updates_skipped"), number(&v, "linux.skipped_behind_max_ns")),
