@@ -1,5 +1,6 @@
 //! Programs to be PID 1, made of system calls alone, and the initramfs that each is in.
 
+use guest_model::wire::port::BURN;
 use rqscope::initramfs::pack;
 
 /// Where a program is loaded, and where its texts are.
@@ -16,6 +17,7 @@ mod call {
     pub const EXIT: u64 = 60;
     pub const MOUNT: u64 = 165;
     pub const PRCTL: u64 = 157;
+    pub const IOPERM: u64 = 173;
 }
 
 /// What a new program's files are numbered from: the kernel opens the console three times.
@@ -97,6 +99,22 @@ impl Init {
         init.code.push(0xe9);
         init.code.extend(back.to_le_bytes());
         init
+    }
+
+    /// Burns so much of the CPU's time.
+    pub fn burns(self, ns: u64) -> Self {
+        let mut init = self.call(call::IOPERM, &[BURN.into(), 1, 1]);
+        // mov rbx, ns; mov edi, 1000000; in eax, BURN; sub rbx, rax; ja back to the second mov.
+        init.code.extend([0x48, 0xbb]);
+        init.code.extend(ns.to_le_bytes());
+        init.code.extend([0xbf, 0x40, 0x42, 0x0f, 0, 0xe5, BURN as u8]);
+        init.code.extend([0x48, 0x29, 0xc3, 0x77, 0xf4]);
+        init
+    }
+
+    /// Burns for ever.
+    pub fn burns_for_ever(self) -> Self {
+        self.burns(1 << 62)
     }
 
     /// An initramfs with this program as its /init.

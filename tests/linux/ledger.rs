@@ -90,8 +90,8 @@ fn steal_that_jumps_stops_clock_task_for_one_update_and_the_rest_is_dropped() {
     assert_eq!(number(&json, "/accounted/steal_dropped_count"), 1);
     assert_eq!(number(&json, "/accounted/steal_dropped_ns"), (1 << 40) - stopped);
     assert_eq!(number(&json, "/accounted/clock_task_stopped_max_ns"), stopped);
-    // A tick at 250 Hz.
-    assert!(stopped > 0 && stopped <= 4_000_000, "{stopped}");
+    // A tick at 250 Hz, which a timer counts that is a little slow.
+    assert!(stopped > 0 && stopped <= 4_001_000, "{stopped}");
 }
 
 #[test]

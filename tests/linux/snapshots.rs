@@ -68,8 +68,10 @@ fn a_snapshot_made_by_hand_is_the_one_that_runs_start_from() {
     };
     let made = snapshot();
     let path = only(&cache);
-    assert_eq!(made.trim_end(), format!("made: {}", path.display()));
-    assert_eq!(snapshot().trim_end(), format!("is there: {}", path.display()));
+    let [was_made, is_there] = ["made", "is there:"].map(|w| format!("{w} {}", path.display()));
+    assert!(made.starts_with(&was_made), "{made}");
+    let again = snapshot();
+    assert!(again.starts_with(&is_there), "{again}");
     let hashes = [(); 2].map(|()| hash(&run(&linux, &cache)));
     assert_eq!(hashes[0], hashes[1]);
     assert_eq!(only(&cache), path);

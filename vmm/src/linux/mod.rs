@@ -243,9 +243,9 @@ pub fn prepare<I: Injections>(
     let raw = guest.linux.introspector(groups.table.clone())?;
     guest.view.replace(raw);
     guest.view.raw().sanity_at_rest(guest.sched_clock_ns()?)?;
-    let lacks = guest.view.raw().lacks();
+    let mut lacks = guest.view.raw().lacks();
     let steal_ns = lacks.steal.is_none().then_some(STEAL_ORIGIN_NS);
-    let psi = lacks.psi.is_none();
+    let mut psi = lacks.psi.is_none();
     let begun_ns = guest.time.clock().now_ns();
     loop {
         if own_init {
@@ -263,6 +263,13 @@ pub fn prepare<I: Injections>(
         if done {
             break;
         }
+    }
+
+    let rq = guest.view.rq()?;
+    if psi && !own_init && settled(&rq, steal_ns, false) && !settled(&rq, steal_ns, true) {
+        // PSI charges at ticks, and a guest of the user's may be one that only sleeps.
+        psi = false;
+        lacks.psi = Some("has IRQ time of before the run to charge: no task ran through a tick");
     }
 
     let count = groups.parents.len() as u16;
