@@ -13,10 +13,11 @@ pub mod vmlinux;
 pub mod zero_page;
 
 use thiserror::Error;
-use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryMmap};
+use vm_memory::mmap::FromRangesError;
+use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, MmapRegion};
 use zerocopy::IntoBytes;
 
-use crate::machine::layout::PAGE;
+use crate::machine::layout::{LARGE_PAGE, PAGE};
 use cmdline::{CmdlineError, VirtioMmio};
 use kernel::{KernelError, Kind};
 
@@ -79,7 +80,7 @@ pub enum BootError {
         /// Bytes asked for.
         size: u64,
         /// What vm-memory says.
-        source: vm_memory::mmap::FromRangesError,
+        source: FromRangesError,
     },
     /// The kernel cannot be loaded.
     #[error("load kernel {name} (expected an x86-64 Linux vmlinux or bzImage)")]
@@ -135,8 +136,7 @@ impl Linux<'_> {
         if !sizes.contains(&size) || !size.is_multiple_of(PAGE) {
             return Err(BootError::MemorySize { got: size });
         }
-        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), size as usize)])
-            .map_err(|source| BootError::Memory { size, source })?;
+        let memory = allocate(size).map_err(|source| BootError::Memory { size, source })?;
         let write = |what, address, bytes: &[u8]| {
             let written = memory.write_slice(bytes, GuestAddress(address));
             written.map_err(|source| BootError::Write { what, address, source })
@@ -178,6 +178,24 @@ impl Linux<'_> {
             .filter(|address| *address >= start)
             .ok_or_else(|| BootError::InitrdSize { name: name(), size, start, end, memory_size })
     }
+}
+
+/// Memory that begins at a large page of the host's if it can be had, so that a large page of the guest's
+/// is one of the host's. Mappings are placed below each other: with one of the right size before it, the
+/// next is aligned. Where they are not, it is memory all the same.
+fn allocate(size: u64) -> Result<GuestMemoryMmap, FromRangesError> {
+    let new = || GuestMemoryMmap::from_ranges(&[(GuestAddress(0), size as usize)]);
+    let memory = new()?;
+    let begin = memory.get_host_address(GuestAddress(0)).map_or(0, |host| host as u64);
+    let beyond = begin % LARGE_PAGE;
+    if beyond == 0 {
+        return Ok(memory);
+    }
+    drop(memory);
+    let before: Option<MmapRegion> = MmapRegion::new(beyond as usize).ok();
+    let memory = new();
+    drop(before);
+    memory
 }
 
 #[cfg(test)]

@@ -200,3 +200,14 @@ fn a_command_line_that_the_kernel_would_cut_is_refused() {
     let message = refused(&Linux { cmdline: &long, ..linux(&file, None) });
     assert!(message.starts_with("kernel command line: ") && message.contains("takes 255"));
 }
+
+#[test]
+fn memory_begins_at_a_large_page_of_the_host() {
+    for size in [layout::MEMORY_MIN, layout::MEMORY_DEFAULT] {
+        let memory = allocate(size).unwrap();
+        assert_eq!(memory.last_addr().0 + 1, size);
+        // Not promised, but what Linux does.
+        let begin = memory.get_host_address(GuestAddress(0)).unwrap() as u64;
+        assert_eq!(begin % LARGE_PAGE, 0, "{begin:#x}");
+    }
+}

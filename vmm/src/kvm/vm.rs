@@ -112,6 +112,18 @@ impl Vm {
             .map_err(|e| VmError::MsrFilter { source: e.into() })
     }
 
+    /// Asks for large pages behind the memory (madvise(2), `MADV_HUGEPAGE`): a guest that touches much of it
+    /// for the first time, as one that boots, then faults seldom. A host that has none does as before.
+    pub fn prefer_large_pages(&self) {
+        for region in self.memory.iter() {
+            if let Ok(host) = region.get_host_address(MemoryRegionAddress(0)) {
+                // SAFETY: the range is the region's mapping, which `self` keeps alive; the advice changes
+                // how it is backed, not what it holds.
+                unsafe { libc::madvise(host.cast(), region.len() as usize, libc::MADV_HUGEPAGE) };
+            }
+        }
+    }
+
     /// The machine's processor, with every CPUID feature that KVM supports.
     pub fn create_vcpu(&self, kvm: &Kvm) -> Result<Vcpu, VcpuError> {
         self.create_vcpu_with(kvm, kvm.supported_cpuid())

@@ -46,7 +46,7 @@ pub struct Machine {
     pub pages: ClockPages,
     /// Its serial console.
     pub console: Console,
-    _vm: Vm,
+    vm: Vm,
 }
 
 /// The CPUID of a Linux guest on this host.
@@ -65,6 +65,7 @@ impl Machine {
     ) -> Result<Self, MachineError> {
         let loaded = linux.load()?;
         let mut machine = Self::with_memory(kvm, loaded.memory, cpuid, console)?;
+        machine.vm.prefer_large_pages();
         let vcpu = &mut machine.vcpu;
         vcpu.set_sregs(&entry::sregs(vcpu.read_sregs()?))?;
         vcpu.set_regs(&entry::regs(loaded.entry))?;
@@ -81,7 +82,7 @@ impl Machine {
         let vm = Vm::new(kvm, memory.clone())?;
         let vcpu = vm.create_vcpu_with(kvm, cpuid)?;
         let (bus, pages) = (Bus::default(), ClockPages::new(memory.clone()));
-        Ok(Self { memory, vcpu, bus, pages, console, _vm: vm })
+        Ok(Self { memory, vcpu, bus, pages, console, vm })
     }
 
     /// What PID 1 says when it cannot go on: a message of `len` bytes at `address`, and an error number.
