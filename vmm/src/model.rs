@@ -92,6 +92,7 @@ impl GuestView for ModelView<'_> {
             tg_load_avg_contrib: q.tg_load_avg_contrib,
             last_update_tg_load_avg_ns: q.last_update_tg_load_avg,
             tg_load_avg: self.0.task_groups[group as usize].load_avg,
+            runnable: None,
         })
     }
 

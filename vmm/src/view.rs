@@ -117,6 +117,19 @@ pub struct CfsRqView {
     pub last_update_tg_load_avg_ns: u64,
     /// `cfs_rq->tg->load_avg`.
     pub tg_load_avg: u64,
+    /// What else is published with the load; `None` in a kernel that publishes the load alone (until 7.2).
+    pub runnable: Option<RunnableView>,
+}
+
+/// The runnable average of a cfs_rq, which 7.3 publishes together with its load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunnableView {
+    /// `cfs_rq->avg.runnable_avg`.
+    pub runnable_avg: u64,
+    /// `cfs_rq->tg_runnable_avg_contrib`.
+    pub tg_runnable_avg_contrib: u64,
+    /// `cfs_rq->tg->runnable_avg`.
+    pub tg_runnable_avg: u64,
 }
 
 /// `struct psi_group_cpu` of one group.

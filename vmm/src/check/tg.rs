@@ -106,6 +106,8 @@ pub(super) struct TgChecks {
     pub(super) groups: Vec<Group>,
     /// Place of each group on the leaf list at this tick.
     places: Vec<Option<usize>>,
+    /// When the last update of the clock was, if it was one that the scheduler skips.
+    skipped_at_ns: Option<u64>,
     offline_ns: Option<u64>,
     /// The tick that takes the CPU offline is being handled.
     going_offline: bool,
@@ -121,6 +123,7 @@ impl TgChecks {
             groups: vec![Group::default(); parents.len()],
             places: vec![None; parents.len()],
             parents,
+            skipped_at_ns: None,
             offline_ns,
             going_offline: false,
             offline: false,
@@ -157,19 +160,22 @@ impl TgChecks {
             }
             _ => {}
         }
+        if s.call == Call::UpdateRqClock {
+            let skips = s.before.clock_update_flags & RQCF_ACT_SKIP != 0;
+            self.skipped_at_ns = skips.then_some(s.mark.at_ns);
+        }
         let Some((before, after)) = &s.cfs else { return };
+        if before.group == 0 {
+            // Linux calls for the root as well, and returns at once.
+            return;
+        }
         let now = match self.clock {
             RateLimitClock::SchedClockCpu => s.mark.at_ns,
             RateLimitClock::RqClock => s.before.clock_ns,
             RateLimitClock::RqClockTask => s.before.clock_task_ns,
         };
         let at = s.mark.at_ns;
-        board.expect(TgSum, after.tg_load_avg == after.tg_load_avg_contrib, at, || {
-            format!(
-                "group {}: tg->load_avg is {}, the contributions add up to {}",
-                after.group, after.tg_load_avg as i64, after.tg_load_avg_contrib
-            )
-        });
+        sum(after, at, board);
         match s.call {
             Call::UpdateTgLoadAvg { .. } => self.update(s, before, after, now, board),
             _ => self.clear(s, after, now, board),
@@ -192,7 +198,7 @@ impl TgChecks {
         row.calls += 1;
         g.calls += 1;
         // A switch that skips the update takes the clock as the wake-up before it left it.
-        let skips = s.before.clock_update_flags & RQCF_ACT_SKIP != 0;
+        let skips = self.skipped_at_ns == Some(at);
         board.expect(RqClockFresh, s.before.clock_ns == at || skips, at, || {
             format!(
                 "group {group}: rq->clock is {} ns, the host's clock {at} ns",
@@ -202,7 +208,12 @@ impl TgChecks {
 
         let (load, contrib) = (before.load_avg, before.tg_load_avg_contrib);
         let change = load.abs_diff(contrib);
-        let beyond = change > contrib / 64;
+        let (runnable, after_runnable) =
+            (before.runnable.unwrap_or_default(), after.runnable.unwrap_or_default());
+        let runnable_contrib = runnable.tg_runnable_avg_contrib;
+        let runnable_change = runnable.runnable_avg.abs_diff(runnable_contrib);
+        let stale = change > contrib / 64;
+        let beyond = stale || runnable_change > runnable_contrib / 64;
         let age = now.wrapping_sub(g.published_ns);
         let allowed = age >= LIMIT_NS;
         let published = after.tg_load_avg_contrib != contrib
@@ -225,7 +236,8 @@ impl TgChecks {
                     self.clock.name()
                 )
             });
-            let all = after.tg_load_avg_contrib == load;
+            let all = after.tg_load_avg_contrib == load
+                && after_runnable.tg_runnable_avg_contrib == runnable.runnable_avg;
             board.expect(TgTolerance, beyond && all, at, || {
                 format!(
                     "group {group} published {} for a load of {load}, {contrib} being published; \
@@ -254,7 +266,7 @@ impl TgChecks {
         let leaves = if published { 0 } else { change };
         g.leave(clock, leaves, &mut st);
         st.max_load = st.max_load.max(leaves);
-        if published || !beyond {
+        if published || !stale {
             g.end_stale(clock, clock_task, &mut st);
         } else {
             g.stale_since.get_or_insert((clock, clock_task));
@@ -327,12 +339,7 @@ impl TgChecks {
 
     pub(super) fn finish(&mut self, end: &Final<'_>, board: &mut Board) {
         for (cfs, _) in end.groups.into_iter().flatten().filter(|(c, _)| c.group != 0) {
-            board.expect(TgSum, cfs.tg_load_avg == cfs.tg_load_avg_contrib, end.at_ns, || {
-                format!(
-                    "group {}: tg->load_avg is {}, the contributions add up to {}",
-                    cfs.group, cfs.tg_load_avg as i64, cfs.tg_load_avg_contrib
-                )
-            });
+            sum(cfs, end.at_ns, board);
             if self.offline {
                 board.expect(TgOffline, cfs.tg_load_avg == 0, end.at_ns, || {
                     format!(
@@ -359,6 +366,27 @@ impl TgChecks {
             self.row.staleness.add(&st);
         }
     }
+}
+
+/// What a group sums is what its only cfs_rq contributes.
+#[inline]
+fn sum(cfs: &CfsRqView, at: u64, board: &mut Board) {
+    let runnable = cfs.runnable.unwrap_or_default();
+    let holds = cfs.tg_load_avg == cfs.tg_load_avg_contrib
+        && runnable.tg_runnable_avg == runnable.tg_runnable_avg_contrib;
+    board.expect(TgSum, holds, at, || {
+        let mut text = format!(
+            "group {}: tg->load_avg is {}, the contributions add up to {}",
+            cfs.group, cfs.tg_load_avg as i64, cfs.tg_load_avg_contrib
+        );
+        if let Some(r) = &cfs.runnable {
+            text.push_str(&format!(
+                "; tg->runnable_avg is {}, the contributions add up to {}",
+                r.tg_runnable_avg as i64, r.tg_runnable_avg_contrib
+            ));
+        }
+        text
+    });
 }
 
 impl Group {

@@ -9,7 +9,9 @@ use super::places::{Lacks, Places, SetupError};
 use super::read::{ReadError, Reader};
 use super::symbols::SymbolSource;
 use super::translate::AddressSpace;
-use crate::view::{CfsRqView, CostsView, CpustatView, GuestView, PsiView, RqView, TaskRef};
+use crate::view::{
+    CfsRqView, CostsView, CpustatView, GuestView, PsiView, RqView, RunnableView, TaskRef,
+};
 
 /// Largest pid, exclusive: `PID_MAX_LIMIT` of a 64-bit kernel (include/linux/threads.h, 6.12 to 7.3).
 pub(super) const PID_MAX_LIMIT: u32 = 4 << 20;
@@ -164,6 +166,14 @@ impl Introspector {
             tg_load_avg_contrib: at.get(cfs_rq, &f.tg_load_avg_contrib)?,
             last_update_tg_load_avg_ns: at.get(cfs_rq, &f.last_update_tg_load_avg)?,
             tg_load_avg: at.get(task_group, &self.places.task_group.load_avg)?,
+            runnable: match &f.runnable {
+                None => None,
+                Some(r) => Some(RunnableView {
+                    runnable_avg: at.get(cfs_rq, &r.runnable_avg)?,
+                    tg_runnable_avg_contrib: at.get(cfs_rq, &r.tg_runnable_avg_contrib)?,
+                    tg_runnable_avg: at.get(task_group, &r.tg_runnable_avg)?,
+                }),
+            },
         })
     }
 

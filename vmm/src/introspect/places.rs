@@ -93,9 +93,17 @@ pub(super) struct CfsRqFields {
     pub load_avg: Field<u64>,
     pub tg_load_avg_contrib: Field<u64>,
     pub last_update_tg_load_avg: Field<u64>,
+    pub runnable: Option<RunnableFields>,
     pub tg: Field<u64>,
     pub rq: Option<Field<u64>>,
     pub leaf_cfs_rq_list: u64,
+}
+
+/// Members of `struct cfs_rq` and `struct task_group` that 7.3 publishes beside the load.
+pub(super) struct RunnableFields {
+    pub runnable_avg: Field<u64>,
+    pub tg_runnable_avg_contrib: Field<u64>,
+    pub tg_runnable_avg: Field<u64>,
 }
 
 /// Members of `struct task_group`.
@@ -303,6 +311,14 @@ impl Places {
                 "is older than Linux 6.7",
                 r.field("cfs_rq", "last_update_tg_load_avg"),
             )?,
+            runnable: match r.optional("cfs_rq", "tg_runnable_avg_contrib")? {
+                None => None,
+                Some(tg_runnable_avg_contrib) => Some(RunnableFields {
+                    runnable_avg: r.field("cfs_rq", "avg.runnable_avg")?,
+                    tg_runnable_avg_contrib,
+                    tg_runnable_avg: r.field("task_group", "runnable_avg")?,
+                }),
+            },
             rq: r.optional("cfs_rq", "rq")?,
             leaf_cfs_rq_list: r.list_head("cfs_rq", "leaf_cfs_rq_list")?,
         };

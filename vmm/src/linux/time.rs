@@ -32,7 +32,7 @@ pub const PREPARE_NS: u64 = 1_000_000_000_000;
 #[derive(Debug)]
 pub enum Time<I> {
     /// The guest builds its workload and comes to rest; interrupts cost nothing.
-    Prepare(Engine<Nothing>, Trace),
+    Prepare(Box<Engine<Nothing>>, Box<Trace>),
     /// The run.
     Run(Box<Session<I>>),
 }
@@ -40,7 +40,8 @@ pub enum Time<I> {
 impl<I: Injections> Time<I> {
     /// Time before the run, from 0.
     pub fn prepare() -> Self {
-        Self::Prepare(Engine::new(Nothing, PREPARE_NS, 0, HostFault::None), Trace::hashed())
+        let engine = Engine::new(Nothing, PREPARE_NS, 0, HostFault::None);
+        Self::Prepare(Box::new(engine), Box::new(Trace::hashed()))
     }
 
     /// Guest time and steal.

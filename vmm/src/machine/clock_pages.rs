@@ -119,7 +119,7 @@ impl TscScale {
         let (mul, shift) = self.mul_shift();
         let ticks = u128::from(tsc.saturating_sub(self.tsc));
         let ticks = if shift < 0 { ticks >> -shift } else { ticks << shift };
-        self.origin_ns.wrapping_add((ticks * u128::from(mul) >> 32) as u64)
+        self.origin_ns.wrapping_add(((ticks * u128::from(mul)) >> 32) as u64)
     }
 }
 

@@ -286,5 +286,6 @@ fn every_hit_leaves_one_record_and_the_end_one_more() {
     }
     w.finish(2).unwrap();
     let (_, records, _) = w.trace.finish();
-    assert_eq!((records, w.steps.len(), w.observer.hits()), (10, 9, 9));
+    // update_irq_load_avg() is called inside of another call, and ends none.
+    assert_eq!((records, w.steps.len(), w.observer.hits()), (10, 8, 9));
 }

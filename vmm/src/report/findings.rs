@@ -47,6 +47,12 @@ pub(super) fn lack(outcome: &RunOutcome, id: CheckId) -> Option<&str> {
     lacks.into_iter().find(|(lacking, _)| *lacking == id).map(|(_, why)| why.as_str())
 }
 
+/// What the guest does at a zero delta of PSI, if that is known.
+pub(super) fn zero_delta_rule(outcome: &RunOutcome, pass: &PassOutcome) -> Option<&'static str> {
+    let unknown = lack(outcome, CheckId::PsiZero).is_some();
+    (!unknown).then_some(pass.policy.psi_zero_delta.name())
+}
+
 /// What a Linux guest lacks: each reason once, with the checks that it keeps from being judged.
 pub(super) fn reasons(outcome: &RunOutcome) -> Vec<(&str, Vec<CheckId>)> {
     let mut reasons: Vec<(&str, Vec<CheckId>)> = Vec::new();

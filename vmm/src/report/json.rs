@@ -196,7 +196,7 @@ fn psi_account_irqtime(outcome: &RunOutcome, pass: &PassOutcome) -> Value {
     let seen = findings::lack(outcome, CheckId::PsiIrqLedger).is_none();
     let (t, costs) = (&pass.measured.psi_table, pass.costs.as_ref());
     let mut object = value!({
-        "policy": pass.policy.psi_zero_delta.name(),
+        "policy": findings::zero_delta_rule(outcome, pass),
         "total": t.total,
         "ret_curr_swapper": t.ret_curr_swapper,
         "ret_samegrp": t.ret_samegrp,

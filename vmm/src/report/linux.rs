@@ -42,9 +42,11 @@ impl<W: Write> Page<'_, W> {
     /// The rules that the kernel was seen to follow.
     pub(super) fn observed_rules(&self) -> [String; 2] {
         let policy = &self.outcome.scenario.policy;
-        let psi = match findings::lack(self.outcome, CheckId::PsiIrqLedger) {
-            Some(_) => "psi not built in".to_owned(),
-            None => self.observed(&format!("psi {}", policy.psi.name())),
+        let lacks = |id| findings::lack(self.outcome, id).is_some();
+        let psi = match (lacks(CheckId::PsiIrqLedger), lacks(CheckId::PsiZero)) {
+            (true, _) => "psi not built in".to_owned(),
+            (_, true) => "psi at a zero delta not observed".to_owned(),
+            _ => self.observed(&format!("psi {}", policy.psi.name())),
         };
         [psi, self.observed(&format!("rate limit on {}", policy.rate_limit_clock.name()))]
     }

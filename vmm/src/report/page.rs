@@ -306,7 +306,10 @@ impl<W: Write> Page<'_, W> {
         if let Some(why) = findings::lack(self.outcome, CheckId::PsiIrqLedger) {
             return self.unseen("psi_account_irqtime()", "not built in", why);
         }
-        let rule = self.observed(main.policy.psi_zero_delta.name());
+        let rule = match findings::zero_delta_rule(self.outcome, main) {
+            Some(rule) => self.observed(rule),
+            None => "what it does at a zero delta was not observed".to_owned(),
+        };
         self.heading("psi_account_irqtime()", &rule, Tone::Faint)?;
         let p = &main.measured.psi_table;
         let mut t = Table::new(&[Left, Right, Right, Left]);

@@ -145,6 +145,18 @@ fn what_a_kernel_lacks_is_unavailable_and_never_zero() {
 }
 
 #[test]
+fn a_rule_that_was_not_seen_is_not_called_observed() {
+    let o = linux("psi-zero-delta", &[], &[(CheckId::PsiZero, "the kernel met no zero delta")]);
+    let (text, v) = (plain(&o), json(&o));
+    assert_fits(&text);
+    assert!(text.contains("psi at a zero delta not observed"), "{text}");
+    assert!(text.contains("psi_account_irqtime()  what it does at a zero delta was not observed"));
+    assert!(!text.contains("skip_zero_delta"), "{text}");
+    assert!(v["psi_account_irqtime"]["policy"].is_null());
+    assert_ne!(v["psi_account_irqtime"]["total"], 0);
+}
+
+#[test]
 fn clock_reads_of_a_kernel_are_those_that_were_seen_or_unavailable() {
     let mut o = linux("psi-zero-delta", &[], &[]);
     let reads = |o: &RunOutcome| {
