@@ -1,7 +1,7 @@
 use crate::check::CheckId;
 use crate::check::tests::history::{History, SWAPPER};
 use crate::observe::Mark;
-use crate::view::Call;
+use crate::view::{Call, RQCF_ACT_SKIP};
 
 /// The clock is updated: `clock` and `clock_task` move, `prev_irq_time` and `prev_steal_time_rq` too.
 fn update(h: &mut History, clock: i64, task: i64, irq: i64, steal: i64) {
@@ -200,4 +200,30 @@ fn no_pair_of_counters_makes_the_check_itself_fail() {
             assert_eq!(h.end().measured.accounted.updates, 4);
         }
     }
+}
+
+#[test]
+fn an_update_that_the_scheduler_skips_must_leave_the_clocks_alone_and_is_counted() {
+    let mut h = History::new();
+    h.runs_to(1_000);
+    h.rq.clock_update_flags = RQCF_ACT_SKIP;
+    h.mark.at_ns = 1_400;
+    h.call(Call::UpdateRqClock, |_| {});
+    h.mark.at_ns = 1_700;
+    h.call(Call::UpdateRqClock, |_| {});
+    h.rq.clock_update_flags = 0;
+    h.runs_to(2_000);
+    let end = h.end();
+    end.holds();
+    let acc = end.measured.accounted;
+    assert_eq!((acc.updates, acc.updates_skipped, acc.skipped_behind_max_ns), (2, 2, 700));
+
+    let mut h = History::new();
+    h.rq.clock_update_flags = RQCF_ACT_SKIP;
+    h.mark.at_ns = 100;
+    h.call(Call::UpdateRqClock, |h| h.clocks(100, 100));
+    h.rq.clock_update_flags = 0;
+    h.runs_to(100);
+    let moved = "an update that was to be skipped moved clock 100 ns";
+    h.end().only(&[(CheckId::ClockMatchesHost, 1, 100, moved)]);
 }

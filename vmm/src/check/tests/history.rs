@@ -221,6 +221,11 @@ impl Ending {
         &self.checks[id as usize]
     }
 
+    /// The checks that failed.
+    pub(in crate::check) fn failed(&self) -> Vec<CheckId> {
+        CheckId::ALL.iter().copied().filter(|id| self.result(*id).failures != 0).collect()
+    }
+
     #[track_caller]
     pub(in crate::check) fn holds(&self) {
         self.only(&[]);

@@ -1,7 +1,7 @@
 use super::{Staleness, TgRow};
 use crate::check::CheckId::*;
 use crate::check::tests::history::{A, History, OFFLINE_NS};
-use crate::view::{Call, CfsRqView, CostsView};
+use crate::view::{Call, CfsRqView, CostsView, RQCF_ACT_SKIP, RunnableView};
 use guest_model::policy::{PsiZeroDelta, RateLimitClock};
 
 fn under(clock: RateLimitClock) -> History {
@@ -501,4 +501,96 @@ fn the_clears_of_going_offline_read_the_clock_and_add_too() {
         ..CostsView::default()
     });
     assert_eq!(h.end().result(Costs).failures, 0);
+}
+
+/// As [`published`], with all clocks at the same time.
+fn published_at_one_time() -> History {
+    let mut h = History::new();
+    clocks(&mut h, 1_000_000, 1_000_000, 1_000_000);
+    h.load(1, 640);
+    h.publishes(1, 1_000_000);
+    h
+}
+
+/// What 7.3 publishes beside the load.
+fn runnable(h: &mut History, group: usize, runnable_avg: u64, contrib: u64) {
+    let view =
+        RunnableView { runnable_avg, tg_runnable_avg_contrib: contrib, tg_runnable_avg: contrib };
+    h.groups[group].0.runnable = Some(view);
+}
+
+#[test]
+fn a_change_of_the_runnable_average_alone_is_published_as_well_with_all_of_it() {
+    let published = || {
+        let mut h = published_at_one_time();
+        clocks(&mut h, 2_000_000, 2_000_000, 2_000_000);
+        runnable(&mut h, 1, 130, 128);
+        h
+    };
+    let call = Call::UpdateTgLoadAvg { group: 1 };
+    // 128/64 is 2, and the change is 2.
+    let mut h = published();
+    h.keeps(1);
+    runnable(&mut h, 1, 131, 128);
+    h.call(call, |h| {
+        runnable(h, 1, 131, 131);
+        h.groups[1].0.last_update_tg_load_avg_ns = 2_000_000;
+    });
+    h.end().holds();
+
+    // Allowed and due, and not done.
+    let mut h = published();
+    runnable(&mut h, 1, 131, 128);
+    h.keeps(1);
+    assert_eq!(h.end().failed(), [TgPublished]);
+
+    // Stamped, and the runnable average forgotten.
+    let mut h = published();
+    runnable(&mut h, 1, 131, 128);
+    h.call(call, |h| h.groups[1].0.last_update_tg_load_avg_ns = 2_000_000);
+    assert_eq!(h.end().failed(), [TgTolerance]);
+
+    // The sum moves by another amount.
+    let mut h = published();
+    h.call(call, |h| {
+        if let Some(r) = &mut h.groups[1].0.runnable {
+            r.tg_runnable_avg += 1;
+        }
+    });
+    assert_eq!(h.end().failed(), [TgSum]);
+}
+
+#[test]
+fn the_root_publishes_nothing_and_is_not_judged() {
+    let mut h = published_at_one_time();
+    h.load(0, 5_000);
+    h.call(Call::UpdateTgLoadAvg { group: 0 }, |_| {});
+    let end = h.end();
+    end.holds();
+    assert_eq!(end.measured.tg.calls, 1);
+}
+
+#[test]
+fn a_clock_is_as_fresh_as_a_switch_that_skips_its_update_left_it_and_no_longer() {
+    let mut h = History::new();
+    h.runs_to(1_000);
+    h.rq.clock_update_flags = RQCF_ACT_SKIP;
+    h.mark.at_ns = 1_500;
+    h.call(Call::UpdateRqClock, |_| {});
+    // The switch goes on with other flags.
+    h.rq.clock_update_flags = 4;
+    h.keeps(1);
+    let skipped_later = |later_ns: u64| {
+        let mut h = History::new();
+        h.runs_to(1_000);
+        h.rq.clock_update_flags = RQCF_ACT_SKIP;
+        h.mark.at_ns = 1_500;
+        h.call(Call::UpdateRqClock, |_| {});
+        h.mark.at_ns += later_ns;
+        h.keeps(1);
+        h.end().failed()
+    };
+    h.end().holds();
+    assert_eq!(skipped_later(0), []);
+    assert_eq!(skipped_later(1), [RqClockFresh]);
 }
