@@ -103,7 +103,7 @@ impl Init {
 
     /// Burns so much of the CPU's time.
     pub fn burns(self, ns: u64) -> Self {
-        let mut init = self.call(call::IOPERM, &[BURN.into(), 1, 1]);
+        let mut init = self.call(call::IOPERM, &[BURN.into(), 4, 1]);
         // mov rbx, ns; mov edi, 1000000; in eax, BURN; sub rbx, rax; ja back to the second mov.
         init.code.extend([0x48, 0xbb]);
         init.code.extend(ns.to_le_bytes());

@@ -1,7 +1,7 @@
 //! Initial file systems of the user's own.
 
 use super::init::Init;
-use super::{Kernel, NEWEST, kernel};
+use super::{Kernel, NEWEST, checks_are, kernel};
 use crate::program::{Done, Scratch, number, text};
 use crate::repeatability::the_books_balance;
 
@@ -71,7 +71,7 @@ fn a_kernel_that_panics_is_quoted() {
     let Some(linux) = kernel(NEWEST) else { return };
     // Before the run, and in it.
     let early = Init::new().says("giving up").exits(7);
-    let late = Init::new().ready().sleeps(20_000_000).says("giving up").exits(7);
+    let late = Init::new().ready().says("giving up").sleeps(20_000_000).exits(7);
     for init in [early, late] {
         let done = run(&linux, init, &[]).ends_with(2);
         done.says("Attempted to kill init").says("giving up");

@@ -33,16 +33,20 @@ fn ctrl_c_in_a_run_keeps_report_result_and_trace() {
 }
 
 #[test]
-fn ctrl_c_while_the_guest_boots_ends_it_at_once() {
+fn ctrl_c_while_the_guest_boots_ends_it_and_says_that_nothing_ran() {
     let Some(linux) = kernel(NEWEST) else { return };
     let scratch = Scratch::new();
     let out = scratch.arg("out");
     let args = ["--no-snapshot", "--out", &out];
     let mut run = Running::start(&mut linux.command("idle", &args));
     // Made before the guest is.
-    let scenario = scratch.path("out/trace.jsonl");
-    run.wait_until("its files are open", || scenario.exists());
+    let trace = scratch.path("out/trace.jsonl");
+    run.wait_until("its files are open", || trace.exists());
     run.signal("INT");
     let done = run.wait().ends_with(130);
-    assert!(done.stdout.is_empty(), "{}", done.stdout);
+    assert!(done.stdout.contains("INCOMPLETE"), "{}", done.stdout);
+    let result = fs::read_to_string(scratch.path("out/result.json")).unwrap();
+    let result: Value = serde_json::from_str(&result).unwrap();
+    assert_eq!(result["verdict"], "incomplete");
+    assert!(result["accounted"].is_null(), "{result:#}");
 }

@@ -19,7 +19,7 @@ fn shortened(name: &str) -> &'static [&'static str] {
         "steal-over" => &["duration=30ms"],
         "steal-in-irq" => &["duration=20ms"],
         "busy-half-steal" => &["duration=60ms"],
-        "ksoftirqd" => &["duration=40ms", "irq.nic.from=10ms", "irq.nic.until=25ms"],
+        "ksoftirqd" => &["duration=50ms", "irq.nic.from=10ms", "irq.nic.until=35ms"],
         "fork-storm" => &["duration=20ms"],
         // The only CPU cannot go offline.
         "mutants" => &["duration=30ms", "cpu.offline_at=30ms"],

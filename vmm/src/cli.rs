@@ -158,7 +158,7 @@ pub struct LinuxArgs {
     #[arg(long, requires = "kernel")]
     pub console: bool,
     /// Also probe this function, with names for its arguments (six at most); repeatable. For
-    /// example --probe update_load_avg:cfs_rq,se,flags.
+    /// example --probe update_curr:cfs_rq.
     #[arg(long = "probe", value_name = "SYMBOL[:ARG,...]", requires = "kernel", value_parser = probe)]
     pub probes: Vec<UserProbe>,
     /// Boot the guest anew and keep no snapshot of it.

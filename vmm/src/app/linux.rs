@@ -277,7 +277,7 @@ pub(super) fn command(args: &SnapshotArgs) -> Result<u8, Failure> {
 
 /// Symbols and types of a kernel that has its own.
 fn own_facts(name: &str, file: &[u8]) -> Result<Kernel, Failure> {
-    let without = match kernel::kind(file) {
+    let without = match kernel::check(file) {
         Ok(Kind::Vmlinux) => return facts(name, file),
         Ok(Kind::BzImage) => {
             "a bzImage has no symbols: name its vmlinux or System.map with --symbols".to_owned()

@@ -67,8 +67,17 @@ const LOOKALIKES: [(usize, &[u8], &str); 8] = [
     (0, b"!<arch>", ", a package or an archive: unpack it first"),
 ];
 
+/// What kind of kernel `file` is, by its headers.
+pub fn check(file: &[u8]) -> Result<Kind, KernelError> {
+    let kind = kind(file)?;
+    if kind == Kind::Vmlinux {
+        vmlinux::parse(file)?;
+    }
+    Ok(kind)
+}
+
 /// What kind of kernel `file` is, by its first bytes.
-pub fn kind(file: &[u8]) -> Result<Kind, KernelError> {
+fn kind(file: &[u8]) -> Result<Kind, KernelError> {
     let has = |at: usize, magic: &[u8]| file.get(at..).is_some_and(|f| f.starts_with(magic));
     if file.is_empty() {
         return Err(KernelError::Empty);

@@ -56,13 +56,27 @@ pub enum VmlinuxError {
     },
 }
 
+/// The ELF `file`, if it is one that can be a kernel.
+pub(super) fn parse(file: &[u8]) -> Result<Elf<'_>, VmlinuxError> {
+    let elf = Elf::parse(file, Type::ExecutableOrShared)?;
+    let entry = elf.entry;
+    let has_entry =
+        |s: &&Segment| entry.checked_sub(s.physical).is_some_and(|at| at < s.memory_size);
+    let s = elf.segments.iter().find(has_entry).ok_or(VmlinuxError::Entry { entry })?;
+    if s.virt != KERNEL_BASE.wrapping_add(s.physical) {
+        let (index, virt, physical) = (s.index, s.virt, s.physical);
+        return Err(VmlinuxError::NotAKernel { index, virt, physical });
+    }
+    Ok(elf)
+}
+
 /// Copies the vmlinux `file` into fresh `memory`, which ends at `memory_end`.
 pub(super) fn load(
     memory: &GuestMemoryMmap,
     file: &[u8],
     memory_end: u64,
 ) -> Result<Kernel, VmlinuxError> {
-    let elf = Elf::parse(file, Type::ExecutableOrShared)?;
+    let elf = parse(file)?;
     let mut end = 0;
     for s in &elf.segments {
         let inside = s.physical_end().filter(|end| *end <= memory_end);
@@ -72,16 +86,8 @@ pub(super) fn load(
         };
         end = end.max(segment_end);
     }
-    let entry = elf.entry;
-    let has_entry =
-        |s: &&Segment| entry.checked_sub(s.physical).is_some_and(|at| at < s.memory_size);
-    let s = elf.segments.iter().find(has_entry).ok_or(VmlinuxError::Entry { entry })?;
-    if s.virt != KERNEL_BASE.wrapping_add(s.physical) {
-        let (index, virt, physical) = (s.index, s.virt, s.physical);
-        return Err(VmlinuxError::NotAKernel { index, virt, physical });
-    }
     elf.load(memory)?;
-    Ok(Kernel { entry, end, header: protocol_header() })
+    Ok(Kernel { entry: elf.entry, end, header: protocol_header() })
 }
 
 #[cfg(test)]

@@ -51,6 +51,8 @@ pub struct Guest<I> {
     pub probes: Probes,
     /// The scenario's lines: entry i is line i + 1.
     pub lines: Vec<Line>,
+    /// What is left of the softirq work of a poll that was interrupted, ns.
+    poll_left_ns: Option<u64>,
     control: Arc<Control>,
 }
 
@@ -73,8 +75,16 @@ impl<I: Injections> Guest<I> {
         lines: Vec<Line>,
         control: Arc<Control>,
     ) -> Self {
-        let mut guest =
-            Self { machine, time: Time::prepare(), linux, view, probes, lines, control };
+        let mut guest = Self {
+            machine,
+            time: Time::prepare(),
+            linux,
+            view,
+            probes,
+            lines,
+            poll_left_ns: None,
+            control,
+        };
         // It may have been armed before time stood still.
         guest.arm_timer();
         guest
@@ -336,14 +346,17 @@ impl<I: Injections> Guest<I> {
         Ok(Flow::Go)
     }
 
-    /// The network driver polls: softirq work is done here. When an interrupt comes in between, the
-    /// guest goes back to the probe after it and asks for the rest.
+    /// The network driver polls: the softirq work that was raised until now is done here, and what is
+    /// raised meanwhile is for the next poll, so that the kernel can leave it to ksoftirqd. When an
+    /// interrupt comes in between, the guest goes back to the probe after it and asks for the rest.
     fn softirq(&mut self, port: u16) -> Result<(), GuestError> {
         self.mask();
-        let left_ns = self.time.softirq(&self.view)?;
+        let poll_ns = self.poll_left_ns.take().unwrap_or_else(|| self.time.softirq_left_ns());
+        let left_ns = self.time.softirq(&self.view, poll_ns)?;
         if left_ns == 0 || self.time.finished() || !self.time.has_pending() {
             return Ok(());
         }
+        self.poll_left_ns = Some(left_ns);
         if let Some(address) = self.probes.address(port) {
             self.go_on_at(address)?;
         }

@@ -132,17 +132,26 @@ impl<I: Injections> Time<I> {
         }
     }
 
-    /// Softirq work that interrupts raised is done, all of it if nothing interrupts; what is left, ns.
-    pub fn softirq<V>(&mut self, view: &V) -> Result<u64, Stop<ReadError>>
+    /// Softirq work that interrupts raised and that is not done, ns.
+    pub fn softirq_left_ns(&self) -> u64 {
+        match self {
+            Self::Prepare(..) => 0,
+            Self::Run(session) => session.softirq_left_ns(),
+        }
+    }
+
+    /// `want_ns` of the softirq work that is left is done, if nothing interrupts; how much of it is not,
+    /// ns.
+    pub fn softirq<V>(&mut self, view: &V, want_ns: u64) -> Result<u64, Stop<ReadError>>
     where
         V: GuestView<Error = ReadError>,
     {
         let Self::Run(session) = self else { return Ok(0) };
-        let left_ns = session.softirq_left_ns();
-        if left_ns != 0 {
-            session.softirq(view, left_ns.try_into().unwrap_or(u32::MAX))?;
+        if want_ns == 0 {
+            return Ok(0);
         }
-        Ok(session.softirq_left_ns())
+        let done_ns = session.softirq(view, want_ns.try_into().unwrap_or(u32::MAX))?;
+        Ok(want_ns - u64::from(done_ns))
     }
 
     /// The CPU is halted until an interrupt can be delivered or time is up.
