@@ -53,7 +53,7 @@ impl Init {
     }
 
     /// Is called `name` from here on.
-    pub fn is_called(mut self, name: &str) -> Self {
+    pub fn called(mut self, name: &str) -> Self {
         let name = self.text(name);
         self.call(call::PRCTL, &[SET_NAME, name])
     }

@@ -53,7 +53,7 @@ fn an_initrd_that_only_sleeps_runs_and_psi_which_has_no_tick_to_charge_at_is_not
 #[test]
 fn a_task_that_spins_is_named_and_not_waited_for() {
     let Some(linux) = kernel(NEWEST) else { return };
-    let init = Init::new().is_called("spinner").ready().sleeps(20_000_000).spins();
+    let init = Init::new().called("spinner").ready().sleeps(20_000_000).spins();
     let done = run(&linux, init, &["--watchdog=2s"]).ends_with(2);
     done.says("spinner").says("pid 1");
 }
