@@ -19,7 +19,7 @@ const LOOK: usize = 8;
 /// What a function may begin with and lose. SDM volume 2B, "NOP", table 4-12, and "ENDBR64"; the last
 /// form of each length is what assemblers and boot-time patching write (arch/x86/include/asm/nops.h,
 /// arch/x86/include/asm/ibt.h `gen_endbr_poison`). `None` stands for any byte: a displacement.
-const NO_OPS: [&[Option<u8>]; 11] = {
+const NO_OPS: [&[Option<u8>]; 12] = {
     const fn b(byte: u8) -> Option<u8> {
         Some(byte)
     }
@@ -30,6 +30,7 @@ const NO_OPS: [&[Option<u8>]; 11] = {
         &[b(0x66), b(0x66), b(0x66), b(0x90)],
         &[b(0x66), b(0x66), b(0x66), b(0x66), b(0x90)],
         &[b(0x0f), b(0x1f), b(0x00)],
+        &[b(0x66), b(0x0f), b(0x1f), b(0x00)],
         &[b(0x0f), b(0x1f), b(0x40), None],
         &[b(0x0f), b(0x1f), b(0x44), b(0x00), None],
         &[b(0x66), b(0x0f), b(0x1f), b(0x44), b(0x00), None],
