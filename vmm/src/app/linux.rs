@@ -212,18 +212,29 @@ impl Guest {
         let (pass, trace, extras) = prepared.run(session);
         let outcome = LinuxOutcome {
             banner: found.banner,
-            args: self.repeat_args(),
-            notes: self.plan.notes.iter().map(ToString::to_string).collect(),
             lacks: found.lacks,
             clock_readers: extras.clock_readers,
             probes: self.args.probes.iter().cloned().zip(extras.user_hits).collect(),
             groups: found.groups.paths,
-            irqs: std::iter::once(0)
-                .chain(lines(&self.plan).iter().map(|l| l.storm.irq()))
-                .collect(),
-            has_own_workload: self.args.initrd.is_some(),
+            ..self.outcome(scenario)
         };
         (pass, trace, outcome)
+    }
+
+    /// What is known of the guest before it has booted.
+    pub(super) fn outcome(&self, scenario: &Scenario) -> LinuxOutcome {
+        let irqs = lines(&self.plan).into_iter().map(|line| line.storm.irq());
+        LinuxOutcome {
+            banner: String::new(),
+            args: self.repeat_args(),
+            notes: self.plan.notes.iter().map(ToString::to_string).collect(),
+            lacks: Vec::new(),
+            clock_readers: Vec::new(),
+            probes: Vec::new(),
+            groups: scenario.group_paths(),
+            irqs: std::iter::once(0).chain(irqs).collect(),
+            has_own_workload: self.args.initrd.is_some(),
+        }
     }
 
     /// The arguments that choose this guest.

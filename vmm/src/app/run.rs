@@ -173,6 +173,7 @@ impl Work {
                     pass(machine, scenario, clock, Planted::default(), self.trace, control)?
                 }
                 On::Linux(guest) => {
+                    self.outcome.linux = Some(guest.outcome(scenario));
                     let prepared = match guest.prepare(scenario, &control) {
                         // What is known is said all the same.
                         Err(Failure::Interrupted) => break,

@@ -61,10 +61,13 @@ pub fn json(outcome: &RunOutcome) -> Value {
         "trace_sha256": outcome.trace_sha256,
         "trace_records": outcome.trace_records,
         "stopped": stopped.map(|(_, why)| why),
-        "stopped_by": stopped.map(|(by, _)| match by {
-            Asked::ByUser => "user",
-            Asked::ByError => "error",
-        }),
+        "stopped_by": match stopped {
+            Some((Asked::ByUser, _)) => Some("user"),
+            Some((Asked::ByError, _)) => Some("error"),
+            // A Linux guest whose boot the user did not wait for.
+            None if outcome.passes.is_empty() => Some("user"),
+            None => None,
+        },
         "repeat": repeat(outcome),
         "scenario": outcome.scenario.to_toml(),
     })

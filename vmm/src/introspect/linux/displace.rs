@@ -54,7 +54,12 @@ impl Linux {
         slots: &mut Slots,
     ) -> Result<Displaced, PatchError> {
         let address = self.symbols.function(function).map_err(SetupError::from)?;
-        let size = self.symbols.table().function(function).map_err(SetupError::from)?.size;
+        let table = self.symbols.table();
+        let symbol = table.function(function).map_err(SetupError::from)?;
+        let size = match symbol.size {
+            0 => table.room_at(symbol.address).unwrap_or(0),
+            size => size,
+        };
         let refuse = |why: &str| PatchError::NotDisplaced {
             function: function.to_owned(),
             address,

@@ -179,6 +179,13 @@ impl SymbolTable {
         }
     }
 
+    /// Bytes from `address` to the next symbol that is elsewhere: what a function has at most, for a table that
+    /// does not say how long it is.
+    pub fn room_at(&self, address: u64) -> Option<u64> {
+        let after = self.entries.partition_point(|e| e.address <= address);
+        self.entries.get(after).map(|next| next.address - address)
+    }
+
     /// Name of the function around an address as linked, without the suffix of a split part.
     pub fn function_at(&self, address: u64) -> Option<&str> {
         let after = self.entries.partition_point(|e| e.address <= address);
