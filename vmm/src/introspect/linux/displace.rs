@@ -3,8 +3,9 @@
 //!
 //! The first instruction moves to a slot behind the kernel's text, followed by a jump to the second; its
 //! place is taken by the `out`. Whoever runs the guest sets `rip` to the slot after a hit, so the call
-//! goes on as if nothing had happened. Text ends somewhere in a page, and the rest of that page is
-//! executable and unused (arch/x86/mm/init_64.c, `mark_rodata_ro()`, 6.12 to 7.3).
+//! goes on as if nothing had happened. What is between the last function and the end of the text's last page
+//! is executable and unused (arch/x86/kernel/vmlinux.lds.S, and `mark_rodata_ro()` in
+//! arch/x86/mm/init_64.c, 6.12 to 7.3).
 
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction,

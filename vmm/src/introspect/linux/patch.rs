@@ -19,7 +19,7 @@ const LOOK: usize = 8;
 /// What a function may begin with and lose. SDM volume 2B, "NOP", table 4-12, and "ENDBR64"; the last
 /// form of each length is what assemblers and boot-time patching write (arch/x86/include/asm/nops.h,
 /// arch/x86/include/asm/ibt.h `gen_endbr_poison`). `None` stands for any byte: a displacement.
-const NO_OPS: [&[Option<u8>]; 11] = {
+const NO_OPS: [&[Option<u8>]; 12] = {
     const fn b(byte: u8) -> Option<u8> {
         Some(byte)
     }
@@ -32,6 +32,8 @@ const NO_OPS: [&[Option<u8>]; 11] = {
         &[b(0x0f), b(0x1f), b(0x00)],
         &[b(0x0f), b(0x1f), b(0x40), None],
         &[b(0x0f), b(0x1f), b(0x44), b(0x00), None],
+        // What 6.12 makes of an endbr64 that nobody branches to (arch/x86/include/asm/ibt.h).
+        &[b(0x66), b(0x0f), b(0x1f), b(0x00)],
         &[b(0x66), b(0x0f), b(0x1f), b(0x44), b(0x00), None],
         &[b(0x0f), b(0x1f), b(0x80), None, None, None, None],
         &[b(0x0f), b(0x1f), b(0x84), b(0x00), None, None, None, None],
