@@ -62,7 +62,7 @@ fn a_task_that_spins_is_named_and_not_waited_for() {
 fn an_initrd_that_never_says_ready_is_not_waited_for() {
     let Some(linux) = kernel(NEWEST) else { return };
     let init = Init::new().says("still thinking").sleeps_for_ever();
-    let done = run(&linux, init, &["--boot-timeout=30s"]).ends_with(2);
+    let done = run(&linux, init, &["--boot-timeout=20s"]).ends_with(2);
     done.says("still thinking");
 }
 

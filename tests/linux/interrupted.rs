@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use super::{NEWEST, kernel};
-use crate::program::{Running, Scratch, number};
+use crate::program::{Running, Scratch, command_after, number};
 use crate::repeatability::the_books_balance;
 
 #[test]
@@ -36,12 +36,13 @@ fn ctrl_c_in_a_run_keeps_report_result_and_trace() {
 fn ctrl_c_while_the_guest_boots_ends_it_and_says_that_nothing_ran() {
     let Some(linux) = kernel(NEWEST) else { return };
     let scratch = Scratch::new();
-    let out = scratch.arg("out");
-    let args = ["--no-snapshot", "--out", &out];
-    let mut run = Running::start(&mut linux.command("idle", &args));
-    // Made before the guest is.
-    let trace = scratch.path("out/trace.jsonl");
-    run.wait_until("its files are open", || trace.exists());
+    let (out, vmlinux) = (scratch.arg("out"), linux.file("vmlinux"));
+    let script = format!("exec \"$0\" \"$@\" 2>'{}'", scratch.arg("console"));
+    let shell = ["sh", "-c", &script].map(str::to_owned);
+    let args = ["run", "idle", "--no-snapshot", "--console", "--kernel", &vmlinux, "--out", &out];
+    let mut run = Running::start(&mut command_after(&shell, args));
+    let console = || fs::read_to_string(scratch.path("console")).unwrap_or_default();
+    run.wait_until("the kernel says who it is", || console().contains("Linux version"));
     run.signal("INT");
     let done = run.wait().ends_with(130);
     assert!(done.stdout.contains("INCOMPLETE"), "{}", done.stdout);
