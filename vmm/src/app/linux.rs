@@ -15,6 +15,7 @@ use crate::boot::kernel::{self, Kind};
 use crate::boot::{self, cpuid};
 use crate::check::NAMES;
 use crate::cli::{LinuxArgs, SnapshotArgs};
+use crate::guest::GuestError;
 use crate::initramfs::{INIT, pack};
 use crate::introspect::linux::symbols::SymbolTable;
 use crate::introspect::linux::types_of_elf;
@@ -112,7 +113,13 @@ impl Guest {
         }
         // The first run starts from the same bytes as all others.
         drop(machine);
-        Ok(restore()?)
+        match restore() {
+            Ok(found) => Ok(found),
+            Err(e) => {
+                complain(&format!("{}; booting anew", chain(&e)));
+                self.boot(&cpuid, control)
+            }
+        }
     }
 
     fn key(&self, cpuid: &CpuId) -> Key {
@@ -337,6 +344,12 @@ fn failure(e: LinuxError) -> Failure {
         _ if e.interrupted() => Failure::Interrupted,
         LinuxError::Machine(MachineError::Boot(_)) => Failure::input(&e),
         LinuxError::Machine(_) | LinuxError::Vcpu(_) => Failure::host(&e),
+        LinuxError::Guest(
+            GuestError::Vcpu(_)
+            | GuestError::State(_)
+            | GuestError::FailEntry { .. }
+            | GuestError::Internal { .. },
+        ) => Failure::host(&e),
         _ => Failure::input(&e),
     }
 }

@@ -29,7 +29,6 @@ use self::machine::{Machine, MachineError};
 use self::probes::{EXTRA, Hit, ProbeError, Probes};
 use self::rules::Rules;
 use self::run::{Flow, Guest};
-use self::snapshot::SnapshotError;
 use self::view::View;
 use crate::check::CheckId;
 use crate::engine::Injections;
@@ -93,15 +92,18 @@ pub enum LinuxError {
         /// Guest time that it had, s.
         seconds: u64,
     },
+    /// A function is named twice.
+    #[error("--probe {symbol}: named twice; once is enough")]
+    ProbedTwice {
+        /// The function.
+        symbol: String,
+    },
     /// A function has a standard probe.
     #[error("--probe {symbol}: it is probed in every run, see its records in the trace")]
     AlreadyProbed {
         /// The function.
         symbol: String,
     },
-    /// A snapshot that was just made cannot be used.
-    #[error(transparent)]
-    Snapshot(#[from] SnapshotError),
     /// Softirq work has no place to be done.
     #[error(
         "the scenario has softirq work or lines that wake tasks, and the kernel's network driver cannot be probed: {why}"
@@ -344,6 +346,9 @@ fn install(linux: &Linux, wanted: &[UserProbe]) -> Result<(Probes, Missing), Lin
     }
     for (index, probe) in (0u8..).zip(wanted) {
         let symbol = &probe.symbol;
+        if wanted[..usize::from(index)].iter().any(|other| other.symbol == *symbol) {
+            return Err(LinuxError::ProbedTwice { symbol: symbol.clone() });
+        }
         if linux.symbols().function(symbol).is_ok_and(|at| probes.is_probed(at)) {
             return Err(LinuxError::AlreadyProbed { symbol: symbol.clone() });
         }

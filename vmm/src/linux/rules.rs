@@ -44,9 +44,14 @@ impl Rules {
     /// A probe was hit: the run queue is as the calls before it have left it.
     pub fn look(&mut self, view: &View) -> Result<RqView, ReadError> {
         let rq = view.rq()?;
-        if self.clocks_ns.len() < VALUES {
-            self.clocks_ns.insert(rq.clock_ns);
-            self.clock_tasks_ns.insert(rq.clock_task_ns);
+        for (values, value) in
+            [(&mut self.clocks_ns, rq.clock_ns), (&mut self.clock_tasks_ns, rq.clock_task_ns)]
+        {
+            // The newest are those that stamps are of.
+            values.insert(value);
+            if values.len() > VALUES {
+                values.pop_first();
+            }
         }
         if let Some(seq) = self.zero_delta_seq.take() {
             self.zero_delta_writes = Some(rq.psi_seq != seq);

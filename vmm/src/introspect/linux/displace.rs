@@ -41,10 +41,16 @@ pub struct Displaced {
 }
 
 impl Linux {
-    /// The room behind this kernel's text.
+    /// The room between this kernel's last function and the end of its text's last page.
     pub fn slots(&self) -> Result<Slots, SetupError> {
-        let text_end = self.symbols.find("_etext")?;
-        Ok(Slots { next: text_end.next_multiple_of(16), end: text_end.next_multiple_of(PAGE_SIZE) })
+        let end = self.symbols.find("_etext")?;
+        let slide = self.symbols.slide();
+        let linked = end.wrapping_sub(slide);
+        let last = self.symbols.table().functions_end_before(linked).unwrap_or(linked);
+        let next = last.wrapping_add(slide).checked_next_multiple_of(16);
+        // A table may say anything: what ends beyond all addresses leaves no room.
+        let end = end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
+        Ok(Slots { next: next.unwrap_or(u64::MAX - SLOT), end })
     }
 
     /// Plants a probe at the entry of `function`, whatever it begins with.
