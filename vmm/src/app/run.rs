@@ -92,7 +92,7 @@ enum On {
 /// The guest that the arguments ask for, with its kind and the host's KVM by name. Reads and checks all
 /// of its files, before there is an output directory that holds nothing.
 fn choose(args: &RunArgs, scenario: &Scenario) -> Result<(On, GuestKind, &'static str), Failure> {
-    if let Some(kernel) = &args.linux.kernel {
+    if let Some(kernel) = &args.linux.boot.kernel {
         if args.firmware.is_some() || args.guest.is_some() {
             let why = "--kernel is a guest of its own: leave out --guest and --firmware";
             return Err(Failure::Input(why.into()));

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use guest_model::wire::linux::{control, port};
+use guest_model::wire::linux::{MAX_PLAN_TASKS, control, port};
 use guest_model::wire::port::{BURN, CONTROL};
 use kvm_bindings::kvm_regs;
 
@@ -398,7 +398,12 @@ impl<I: Injections> Guest<I> {
         match word {
             control::STARTED => Ok(Flow::Started),
             control::TASK => {
-                let index = regs.rdi.try_into().map_err(|_| GuestError::UnknownTask(regs.rdi))?;
+                let known = regs.rdi < MAX_PLAN_TASKS as u64;
+                let index = if known {
+                    regs.rdi as u16
+                } else {
+                    return Err(GuestError::UnknownTask(regs.rdi));
+                };
                 self.view.name_task(index).map_err(Stop::View)?;
                 Ok(Flow::Go)
             }

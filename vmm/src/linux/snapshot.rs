@@ -92,6 +92,12 @@ impl Key {
         };
         part(&MAGIC);
         part(env!("CARGO_PKG_VERSION").as_bytes());
+        // Another build of one version may boot its guests otherwise.
+        if let Ok(program) = std::env::current_exe().and_then(fs::metadata) {
+            part(&program.len().to_le_bytes());
+            part(&program.mtime().to_le_bytes());
+            part(&program.mtime_nsec().to_le_bytes());
+        }
         part(kernel);
         part(initrd);
         part(cmdline.as_bytes());

@@ -52,7 +52,12 @@ impl<W: Write> Page<'_, W> {
             (_, true) => "psi at a zero delta not observed".to_owned(),
             _ => self.observed(&format!("psi {}", policy.psi.name())),
         };
-        [psi, self.observed(&format!("rate limit on {}", policy.rate_limit_clock.name()))]
+        let seen = self.outcome.linux.as_ref().is_none_or(|linux| linux.rate_limit_seen);
+        let limit = match seen {
+            true => self.observed(&format!("rate limit on {}", policy.rate_limit_clock.name())),
+            false => "rate limit's clock not observed".to_owned(),
+        };
+        [psi, limit]
     }
 
     /// What the scenario says and the guest does not do.
