@@ -47,10 +47,16 @@ pub const NEWEST: &str = "7.3";
 /// Where the program under test keeps its snapshots: of this process alone, so that nothing of an
 /// earlier program is used.
 static CACHE: LazyLock<PathBuf> = LazyLock::new(|| {
-    let cache = std::env::temp_dir().join("rqscope-tests");
-    // What an earlier run has left.
-    let _ = fs::remove_dir_all(&cache);
-    cache
+    let (temp, prefix) = (std::env::temp_dir(), "rqscope-tests-");
+    // What processes that are gone have left.
+    for entry in fs::read_dir(&temp).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|n| n.strip_prefix(prefix)?.parse::<u32>().ok());
+        if process.is_some_and(|pid| !PathBuf::from(format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    temp.join(format!("{prefix}{}", std::process::id()))
 });
 
 /// A kernel that can be run.

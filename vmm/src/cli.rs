@@ -125,10 +125,13 @@ pub struct RunArgs {
     pub linux: LinuxArgs,
 }
 
+/// Guest memory unless told otherwise, MiB.
+pub const DEFAULT_MIB: u64 = crate::boot::layout::MEMORY_DEFAULT >> 20;
+
 /// Options that choose a Linux guest and what it boots.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Linux guests")]
-pub struct LinuxArgs {
+pub struct BootArgs {
     /// Run this Linux kernel, a vmlinux or bzImage of 6.12 to 7.3, instead of the bundled guest; for
     /// example one that scripts/guest-kernel built. Needs a KVM on hardware virtualisation: `rqscope
     /// doctor` says whether this is one, scripts/nested-kvm gives one.
@@ -152,11 +155,23 @@ pub struct LinuxArgs {
     )]
     pub cmdline: String,
     /// Guest memory, MiB, 32 to 3072; for example 256.
-    #[arg(long, value_name = "MIB", requires = "kernel", default_value_t = 128)]
+    #[arg(long, value_name = "MIB", requires = "kernel", default_value_t = DEFAULT_MIB)]
     pub memory: u64,
     /// Show the guest's serial console on standard error, all that its kernel says included.
     #[arg(long, requires = "kernel")]
     pub console: bool,
+    /// How long the guest may take to boot, for example 5m.
+    #[arg(long, value_name = "TIME", requires = "kernel", default_value = "2m", value_parser = watchdog)]
+    pub boot_timeout: Duration,
+}
+
+/// Options of a run of a Linux guest.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Linux guests")]
+pub struct LinuxArgs {
+    /// What it boots.
+    #[command(flatten)]
+    pub boot: BootArgs,
     /// Also probe this function, with names for its arguments (six at most); repeatable. For
     /// example --probe update_curr:cfs_rq.
     #[arg(long = "probe", value_name = "SYMBOL[:ARG,...]", requires = "kernel", value_parser = probe)]
@@ -164,9 +179,6 @@ pub struct LinuxArgs {
     /// Boot the guest anew and keep no snapshot of it.
     #[arg(long, requires = "kernel")]
     pub no_snapshot: bool,
-    /// How long the guest may take to boot, for example 5m.
-    #[arg(long, value_name = "TIME", requires = "kernel", default_value = "2m", value_parser = watchdog)]
-    pub boot_timeout: Duration,
 }
 
 fn probe(text: &str) -> Result<UserProbe, String> {
@@ -190,7 +202,7 @@ fn probe(text: &str) -> Result<UserProbe, String> {
 pub struct SnapshotArgs {
     /// What to boot.
     #[command(flatten)]
-    pub linux: LinuxArgs,
+    pub boot: BootArgs,
     /// How long the guest may run without asking for anything before it counts as spinning.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = watchdog)]
     pub watchdog: Duration,

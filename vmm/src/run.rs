@@ -163,8 +163,10 @@ impl Verdict {
 pub struct LinuxOutcome {
     /// The kernel's own version line.
     pub banner: String,
-    /// The arguments that chose the guest, for the command that repeats the run.
-    pub args: Vec<String>,
+    /// The options that chose the guest, each with its value, for the command that repeats the run.
+    pub args: Vec<Vec<String>>,
+    /// The clock of its rate limit was seen before the run.
+    pub rate_limit_seen: bool,
     /// Scenario keys that do not apply to a Linux guest, and what holds instead.
     pub notes: Vec<String>,
     /// Checks that are about what the kernel lacks, and why it does.

@@ -14,7 +14,8 @@ use super::{Failure, Stdout, complain, no_kvm};
 use crate::boot::kernel::{self, Kind};
 use crate::boot::{self, cpuid};
 use crate::check::NAMES;
-use crate::cli::{LinuxArgs, SnapshotArgs};
+use crate::cli::{DEFAULT_MIB, LinuxArgs, SnapshotArgs};
+use crate::guest::GuestError;
 use crate::initramfs::{INIT, pack};
 use crate::introspect::linux::symbols::SymbolTable;
 use crate::introspect::linux::types_of_elf;
@@ -78,11 +79,11 @@ impl Guest {
         let plan = scenario.linux_plan().map_err(|e| Failure::input(&e))?;
         let kernel = read_file(path, MAX_FILE, "--kernel")?;
         let kernel_name = path.display().to_string();
-        let (initrd, initrd_name) = match &args.initrd {
+        let (initrd, initrd_name) = match &args.boot.initrd {
             None => (pack(INIT), "(rqscope's own)".to_owned()),
             Some(path) => (read_file(path, MAX_FILE, "--initrd")?, path.display().to_string()),
         };
-        let facts = match &args.symbols {
+        let facts = match &args.boot.symbols {
             None => own_facts(&kernel_name, &kernel)?,
             Some(path) => {
                 facts(&path.display().to_string(), &read_file(path, MAX_FILE, "--symbols")?)?
@@ -99,7 +100,8 @@ impl Guest {
             return self.boot(&cpuid, control);
         };
         let key = self.key(&cpuid);
-        let restore = || store.restore(&self.kvm, &key, &cpuid, Console::new(self.args.console));
+        let restore =
+            || store.restore(&self.kvm, &key, &cpuid, Console::new(self.args.boot.console));
         match restore() {
             Ok(found) => return Ok(found),
             Err(SnapshotError::Missing) => {}
@@ -112,18 +114,24 @@ impl Guest {
         }
         // The first run starts from the same bytes as all others.
         drop(machine);
-        Ok(restore()?)
+        match restore() {
+            Ok(found) => Ok(found),
+            Err(e) => {
+                complain(&format!("{}; booting anew", chain(&e)));
+                self.boot(&cpuid, control)
+            }
+        }
     }
 
     fn key(&self, cpuid: &CpuId) -> Key {
         let devices: Vec<String> = bus::devices().iter().map(ToString::to_string).collect();
-        let cmdline =
-            format!("{}\n{}\n{}", self.args.cmdline, self.args.console, devices.join(" "));
+        let boot = &self.args.boot;
+        let cmdline = format!("{}\n{}\n{}", boot.cmdline, boot.console, devices.join(" "));
         Key::new(&self.kernel, &self.initrd, &cmdline, self.memory_size(), cpuid)
     }
 
     fn memory_size(&self) -> u64 {
-        self.args.memory.saturating_mul(1 << 20)
+        self.args.boot.memory.saturating_mul(1 << 20)
     }
 
     fn boot(&self, cpuid: &CpuId, control: &Arc<Control>) -> Result<(Machine, Ready), LinuxError> {
@@ -131,15 +139,15 @@ impl Guest {
         let linux = boot::Linux {
             kernel: boot::File { name: &self.kernel_name, bytes: &self.kernel },
             initrd: Some(boot::File { name: &self.initrd_name, bytes: &self.initrd }),
-            cmdline: &self.args.cmdline,
-            quiet: !self.args.console,
+            cmdline: &self.args.boot.cmdline,
+            quiet: !self.args.boot.console,
             devices: &devices,
             memory_size: self.memory_size(),
         };
-        let console = Console::new(self.args.console);
+        let console = Console::new(self.args.boot.console);
         let mut machine = Machine::new(&self.kvm, &linux, cpuid, console)?;
         control.set_kick(Some(machine.vcpu.kick_handle()?));
-        let ready = bring_up(&mut machine, control, self.args.boot_timeout);
+        let ready = bring_up(&mut machine, control, self.args.boot.boot_timeout);
         control.set_kick(None);
         Ok((machine, ready?))
     }
@@ -183,7 +191,7 @@ impl Guest {
         scenario.policy.rate_limit_clock = found.policy.rate_limit_clock;
         scenario.policy.psi = found.policy.psi_zero_delta;
         scenario.policy.compare.clear();
-        if self.args.initrd.is_some() {
+        if self.args.boot.initrd.is_some() {
             // The guest's workload is its own.
             let group = |(path, parent): (&String, &u16)| Group {
                 path: path.trim_start_matches('/').to_owned(),
@@ -212,41 +220,56 @@ impl Guest {
         let (pass, trace, extras) = prepared.run(session);
         let outcome = LinuxOutcome {
             banner: found.banner,
-            args: self.repeat_args(),
-            notes: self.plan.notes.iter().map(ToString::to_string).collect(),
+            rate_limit_seen: found.rate_limit_seen,
             lacks: found.lacks,
             clock_readers: extras.clock_readers,
             probes: self.args.probes.iter().cloned().zip(extras.user_hits).collect(),
             groups: found.groups.paths,
-            irqs: std::iter::once(0)
-                .chain(lines(&self.plan).iter().map(|l| l.storm.irq()))
-                .collect(),
-            has_own_workload: self.args.initrd.is_some(),
+            ..self.outcome(scenario)
         };
         (pass, trace, outcome)
     }
 
-    /// The arguments that choose this guest.
-    fn repeat_args(&self) -> Vec<String> {
-        let a = &self.args;
-        let path = |p: &std::path::PathBuf| p.display().to_string();
-        let mut args = vec!["--kernel".to_owned(), self.kernel_name.clone()];
+    /// What is known of the guest before it has booted.
+    pub(super) fn outcome(&self, scenario: &Scenario) -> LinuxOutcome {
+        let irqs = lines(&self.plan).into_iter().map(|line| line.storm.irq());
+        LinuxOutcome {
+            banner: String::new(),
+            args: self.repeat_args(),
+            rate_limit_seen: false,
+            notes: self.plan.notes.iter().map(ToString::to_string).collect(),
+            lacks: Vec::new(),
+            clock_readers: Vec::new(),
+            probes: Vec::new(),
+            groups: scenario.group_paths(),
+            irqs: std::iter::once(0).chain(irqs).collect(),
+            has_own_workload: self.args.boot.initrd.is_some(),
+        }
+    }
+
+    /// The options that choose this guest, each with its value.
+    fn repeat_args(&self) -> Vec<Vec<String>> {
+        let boot = &self.args.boot;
+        let path = |p: &PathBuf| p.display().to_string();
+        let mut args = vec![vec!["--kernel".to_owned(), self.kernel_name.clone()]];
         let mut add = |name: &str, value: Option<String>| {
             if let Some(value) = value {
-                args.extend([name.to_owned(), value]);
+                args.push(vec![name.to_owned(), value]);
             }
         };
-        add("--symbols", a.symbols.as_ref().map(path));
-        add("--initrd", a.initrd.as_ref().map(path));
-        add("--cmdline", (!a.cmdline.is_empty()).then(|| a.cmdline.clone()));
-        add("--memory", (a.memory != 128).then(|| a.memory.to_string()));
-        for UserProbe { symbol, args } in &a.probes {
+        add("--symbols", boot.symbols.as_ref().map(path));
+        add("--initrd", boot.initrd.as_ref().map(path));
+        add("--cmdline", (!boot.cmdline.is_empty()).then(|| boot.cmdline.clone()));
+        add("--memory", (boot.memory != DEFAULT_MIB).then(|| boot.memory.to_string()));
+        for UserProbe { symbol, args } in &self.args.probes {
             let colon = if args.is_empty() { "" } else { ":" };
             add("--probe", Some(format!("{symbol}{colon}{}", args.join(","))));
         }
-        // The one without a value comes last. It makes the kernel talk, which is another boot.
-        if a.console {
-            args.push("--console".to_owned());
+        for (name, given) in [("--console", boot.console), ("--no-snapshot", self.args.no_snapshot)]
+        {
+            if given {
+                args.push(vec![name.to_owned()]);
+            }
         }
         args
     }
@@ -254,14 +277,15 @@ impl Guest {
 
 /// `rqscope snapshot`.
 pub(super) fn command(args: &SnapshotArgs) -> Result<u8, Failure> {
-    let Some(kernel) = &args.linux.kernel else {
+    let Some(kernel) = &args.boot.kernel else {
         return Err(Failure::Input("name a kernel with --kernel".into()));
     };
     let (kvm, _) = open()?;
     let idle = builtin("idle").ok_or(Failure::Input("the idle scenario is missing".into()))?;
     let scenario =
         Scenario::load(idle.text, idle.name, &[], NAMES).map_err(|e| Failure::input(&e))?;
-    let guest = Guest::load(kvm, kernel, &args.linux, &scenario)?;
+    let run = LinuxArgs { boot: args.boot.clone(), probes: Vec::new(), no_snapshot: false };
+    let guest = Guest::load(kvm, kernel, &run, &scenario)?;
     let control = Arc::new(Control::default());
     let for_guest = control.clone();
     let made = supervise(&control, args.watchdog, None, move || guest.snapshot(&for_guest));
@@ -326,6 +350,12 @@ fn failure(e: LinuxError) -> Failure {
         _ if e.interrupted() => Failure::Interrupted,
         LinuxError::Machine(MachineError::Boot(_)) => Failure::input(&e),
         LinuxError::Machine(_) | LinuxError::Vcpu(_) => Failure::host(&e),
+        LinuxError::Guest(
+            GuestError::Vcpu(_)
+            | GuestError::State(_)
+            | GuestError::FailEntry { .. }
+            | GuestError::Internal { .. },
+        ) => Failure::host(&e),
         _ => Failure::input(&e),
     }
 }

@@ -30,12 +30,16 @@ const MAX_IMAGE: u64 = 16 << 20;
 
 /// Runs a scenario and reports; the exit code is the verdict's.
 pub fn command(args: &RunArgs) -> Result<u8, Failure> {
-    let scenario = load(args)?;
+    let mut scenario = load(args)?;
     if args.firmware.is_some() && args.guest == Some(Guest::Model) {
         let why = "--firmware needs a virtual machine: leave out --guest model";
         return Err(Failure::Input(why.into()));
     }
     let (on, guest, host_kvm) = choose(args, &scenario)?;
+    if guest == GuestKind::Linux {
+        // A kernel has the clock that it has: there is one pass.
+        scenario.policy.compare.clear();
+    }
     let control = Arc::new(Control::default());
     let (output, trace) = match &args.out {
         None => (None, Trace::hashed()),
@@ -47,7 +51,7 @@ pub fn command(args: &RunArgs) -> Result<u8, Failure> {
     };
 
     let passes_begun = Arc::new(AtomicU64::new(0));
-    let bar = io::stderr().is_terminal().then(|| progress(&scenario, passes_begun.clone()));
+    let bar = io::stderr().is_terminal().then(|| progress(&scenario, guest, passes_begun.clone()));
     let work = Work {
         on,
         trace,
@@ -88,7 +92,7 @@ enum On {
 /// The guest that the arguments ask for, with its kind and the host's KVM by name. Reads and checks all
 /// of its files, before there is an output directory that holds nothing.
 fn choose(args: &RunArgs, scenario: &Scenario) -> Result<(On, GuestKind, &'static str), Failure> {
-    if let Some(kernel) = &args.linux.kernel {
+    if let Some(kernel) = &args.linux.boot.kernel {
         if args.firmware.is_some() || args.guest.is_some() {
             let why = "--kernel is a guest of its own: leave out --guest and --firmware";
             return Err(Failure::Input(why.into()));
@@ -173,6 +177,7 @@ impl Work {
                     pass(machine, scenario, clock, Planted::default(), self.trace, control)?
                 }
                 On::Linux(guest) => {
+                    self.outcome.linux = Some(guest.outcome(scenario));
                     let prepared = match guest.prepare(scenario, &control) {
                         // What is known is said all the same.
                         Err(Failure::Interrupted) => break,
@@ -273,7 +278,7 @@ pub(super) fn read_file(path: &Path, max: u64, what: &str) -> Result<Vec<u8>, Fa
 }
 
 /// A bar over all passes' guest time.
-fn progress(scenario: &Scenario, begun: Arc<AtomicU64>) -> Report {
+fn progress(scenario: &Scenario, guest: GuestKind, begun: Arc<AtomicU64>) -> Report {
     let duration = scenario.duration_ns;
     let passes = pass_clocks(scenario);
     let bar = ProgressBar::new(duration.saturating_mul(passes.len() as u64))
@@ -287,7 +292,12 @@ fn progress(scenario: &Scenario, begun: Arc<AtomicU64>) -> Report {
         let now = control.now_ns.load(Relaxed);
         let clock = passes.get(pass as usize).map_or("", |c| c.name());
         let hits = control.hits.load(Relaxed);
-        bar.set_message(format!("{clock}: {} ms of guest time, {hits} probes", now / 1_000_000));
+        let ms = now / 1_000_000;
+        bar.set_message(match guest {
+            GuestKind::Linux if hits == 0 => "the guest gets ready".to_owned(),
+            GuestKind::Linux => format!("{ms} ms of guest time, {hits} probes"),
+            _ => format!("{clock}: {ms} ms of guest time, {hits} probes"),
+        });
         bar.set_position(pass * duration + now.min(duration));
     };
     // At once, not only when the first tenth of a second is over.

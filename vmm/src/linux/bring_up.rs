@@ -131,41 +131,32 @@ pub fn bring_up(
                 console: machine.console.last_lines(),
             });
         }
-        deliver(machine, &mut host, halted)?;
+        deliver(machine, &mut host)?;
+        if halted && machine.bus.pic.deliverable().is_none() && machine.vcpu.can_inject() {
+            host.sleep(machine.bus.pit.deadline_ns());
+            deliver(machine, &mut host)?;
+        }
     }
 }
 
-/// Interrupts that are due; a halted guest waits for one.
-fn deliver(machine: &mut Machine, host: &mut HostTime, halted: bool) -> Result<(), GuestError> {
-    loop {
-        let Machine { bus, vcpu, .. } = &mut *machine;
-        let now_ns = host.now_ns();
-        if bus.pit.deadline_ns().is_some_and(|at| at <= now_ns) {
-            bus.pit.fire(now_ns);
-            bus.pic.pulse(0);
-            host.wake_at(bus.pit.deadline_ns());
-        }
-        if bus.pic.deliverable().is_some() {
-            if vcpu.can_inject() {
-                vcpu.request_interrupt_window(false);
-                if let Some(vector) = bus.pic.acknowledge() {
-                    vcpu.interrupt(vector)?;
-                }
-            } else {
-                vcpu.request_interrupt_window(true);
-            }
-            return Ok(());
-        }
-        if !halted {
-            return Ok(());
-        }
-        let wait = bus.pit.deadline_ns().map_or(LOOK, |at| Duration::from_nanos(at - now_ns));
-        std::thread::sleep(wait.min(LOOK));
-        if wait > LOOK {
-            // Let the loop above look whether the user wants to stop; the guest halts again.
-            return Ok(());
-        }
+/// An interrupt that is due is queued, or asked for when the guest takes it.
+fn deliver(machine: &mut Machine, host: &mut HostTime) -> Result<(), GuestError> {
+    let Machine { bus, vcpu, .. } = machine;
+    let now_ns = host.now_ns();
+    if bus.pit.deadline_ns().is_some_and(|at| at <= now_ns) {
+        bus.pit.fire(now_ns);
+        bus.pic.pulse(0);
+        host.wake_at(bus.pit.deadline_ns());
     }
+    if bus.pic.deliverable().is_none() {
+        return Ok(());
+    }
+    let now = vcpu.can_inject();
+    vcpu.request_interrupt_window(!now);
+    if now && let Some(vector) = bus.pic.acknowledge() {
+        vcpu.interrupt(vector)?;
+    }
+    Ok(())
 }
 
 /// Stops the guest's time at this instant, for good.
@@ -222,6 +213,13 @@ impl HostTime {
         let thread = std::thread::Builder::new().name("timer".into()).spawn(ring).ok();
         let waker = thread.as_ref().map(|t| t.thread().clone());
         Self { started, alarm, thread, waker }
+    }
+
+    /// Sleeps until `at_ns`, a little at most: a guest that halts again is looked at in between.
+    fn sleep(&self, at_ns: Option<u64>) {
+        let now_ns = self.now_ns();
+        let wait = at_ns.map_or(LOOK, |at| Duration::from_nanos(at.saturating_sub(now_ns)));
+        std::thread::sleep(wait.min(LOOK));
     }
 
     fn now_ns(&self) -> u64 {

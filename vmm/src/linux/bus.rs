@@ -12,6 +12,7 @@ use crate::device::pit::Pit;
 use crate::device::serial::{self, Serial};
 use crate::device::virtio::{DeviceError, Entropy, Event, Net, is_status_read};
 use crate::device::{State, StateError};
+use crate::scenario::DeviceKind;
 
 /// The serial port's IRQ.
 pub const SERIAL_IRQ: u8 = serial::IRQ;
@@ -21,6 +22,10 @@ const NET_IRQS: [u8; 4] = [9, 10, 11, 12];
 const ENTROPY_IRQS: [u8; 5] = [14, 15, 3, 5, 6];
 /// Devices of both kinds.
 const DEVICES: usize = NET_IRQS.len() + ENTROPY_IRQS.len();
+
+// A scenario's lines are counted there.
+const _: () = assert!(DeviceKind::Net.count() == NET_IRQS.len());
+const _: () = assert!(DeviceKind::Entropy.count() == ENTROPY_IRQS.len());
 
 /// Ports of devices with registers of a byte, which wider accesses reach one after the other.
 const PORTS: [RangeInclusive<u16>; 6] = [

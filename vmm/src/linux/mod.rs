@@ -29,14 +29,13 @@ use self::machine::{Machine, MachineError};
 use self::probes::{EXTRA, Hit, ProbeError, Probes};
 use self::rules::Rules;
 use self::run::{Flow, Guest};
-use self::snapshot::SnapshotError;
 use self::view::View;
 use crate::check::CheckId;
 use crate::engine::Injections;
 use crate::guest::{GuestError, broke_off};
 use crate::introspect::linux::btf::Btf;
 use crate::introspect::linux::patch::PatchError;
-use crate::introspect::linux::run_view::{Baseline, Start, StartError, settled};
+use crate::introspect::linux::run_view::{Baseline, StampClock, Start, StartError, settled};
 use crate::introspect::linux::symbols::SymbolTable;
 use crate::introspect::linux::{Groups, Linux};
 use crate::introspect::translate::{AddressSpace, Depth};
@@ -93,15 +92,18 @@ pub enum LinuxError {
         /// Guest time that it had, s.
         seconds: u64,
     },
+    /// A function is named twice.
+    #[error("--probe {symbol}: named twice; once is enough")]
+    ProbedTwice {
+        /// The function.
+        symbol: String,
+    },
     /// A function has a standard probe.
     #[error("--probe {symbol}: it is probed in every run, see its records in the trace")]
     AlreadyProbed {
         /// The function.
         symbol: String,
     },
-    /// A snapshot that was just made cannot be used.
-    #[error(transparent)]
-    Snapshot(#[from] SnapshotError),
     /// Softirq work has no place to be done.
     #[error(
         "the scenario has softirq work or lines that wake tasks, and the kernel's network driver cannot be probed: {why}"
@@ -144,6 +146,8 @@ pub struct Found {
     pub banner: String,
     /// Its rules, as it followed them before the run.
     pub policy: Policy,
+    /// The clock of its rate limit is among them because it was seen, and not for want of another.
+    pub rate_limit_seen: bool,
     /// Its groups: the scenario's in their order, then its own.
     pub groups: Groups,
     /// Checks that are about what it lacks, and what that is.
@@ -273,7 +277,8 @@ pub fn prepare<I: Injections>(
     }
 
     let count = groups.parents.len() as u16;
-    let stamp_clock = rules.stamp_clock(&guest.view, count)?;
+    let seen = rules.stamp_clock(&guest.view, count)?;
+    let stamp_clock = seen.unwrap_or(StampClock::Clock);
     let policy = rules.policy(stamp_clock, &guest.probes, guest.linux.symbols());
     let sched_clock_ns = guest.sched_clock_ns()?;
     let start = Start { sched_clock_ns, steal_ns, psi, stamp_clock };
@@ -284,9 +289,18 @@ pub fn prepare<I: Injections>(
     if psi && !rules.knows_zero_delta() {
         lacks.push((CheckId::PsiZero, "the kernel met no zero delta before the run".into()));
     }
+    let reads_seen = guest.probes.has(Hit::ClockRead);
+    let rate_limit_seen = seen.is_some_and(|s| s == StampClock::ClockTask || reads_seen);
+    if seen.is_none() {
+        let why = "the kernel published no load before the run, so its clock is not known";
+        lacks.push((CheckId::TgRateLimit, why.into()));
+    }
     let banner = guest.linux.banner()?;
     let has_steal_clock = steal_ns.is_some();
-    Ok(Prepared { guest, found: Found { banner, policy, groups, lacks, has_steal_clock } })
+    Ok(Prepared {
+        guest,
+        found: Found { banner, policy, rate_limit_seen, groups, lacks, has_steal_clock },
+    })
 }
 
 /// One turn of a guest before its run.
@@ -344,6 +358,9 @@ fn install(linux: &Linux, wanted: &[UserProbe]) -> Result<(Probes, Missing), Lin
     }
     for (index, probe) in (0u8..).zip(wanted) {
         let symbol = &probe.symbol;
+        if wanted[..usize::from(index)].iter().any(|other| other.symbol == *symbol) {
+            return Err(LinuxError::ProbedTwice { symbol: symbol.clone() });
+        }
         if linux.symbols().function(symbol).is_ok_and(|at| probes.is_probed(at)) {
             return Err(LinuxError::AlreadyProbed { symbol: symbol.clone() });
         }

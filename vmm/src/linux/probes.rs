@@ -91,6 +91,11 @@ impl Probes {
         }
     }
 
+    /// A function is probed with this meaning.
+    pub fn has(&self, hit: Hit) -> bool {
+        self.probes.iter().any(|p| p.hit == hit)
+    }
+
     /// Is there a probe at `address`?
     pub fn is_probed(&self, address: u64) -> bool {
         self.probes.iter().any(|p| p.address == address)

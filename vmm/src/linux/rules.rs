@@ -44,9 +44,14 @@ impl Rules {
     /// A probe was hit: the run queue is as the calls before it have left it.
     pub fn look(&mut self, view: &View) -> Result<RqView, ReadError> {
         let rq = view.rq()?;
-        if self.clocks_ns.len() < VALUES {
-            self.clocks_ns.insert(rq.clock_ns);
-            self.clock_tasks_ns.insert(rq.clock_task_ns);
+        for (values, value) in
+            [(&mut self.clocks_ns, rq.clock_ns), (&mut self.clock_tasks_ns, rq.clock_task_ns)]
+        {
+            // The newest are those that stamps are of.
+            values.insert(value);
+            if values.len() > VALUES {
+                values.pop_first();
+            }
         }
         if let Some(seq) = self.zero_delta_seq.take() {
             self.zero_delta_writes = Some(rq.psi_seq != seq);
@@ -78,8 +83,8 @@ impl Rules {
         self.zero_delta_writes.is_some()
     }
 
-    /// Which clock the groups' publishes were stamped with; wall time where none tells.
-    pub fn stamp_clock(&self, view: &View, groups: u16) -> Result<StampClock, ReadError> {
+    /// Which clock the groups' publishes were stamped with; `None` if none tells.
+    pub fn stamp_clock(&self, view: &View, groups: u16) -> Result<Option<StampClock>, ReadError> {
         let (mut clock, mut task) = (0, 0);
         for group in 0..groups {
             let stamp_ns = view.cfs_rq(group)?.last_update_tg_load_avg_ns;
@@ -88,7 +93,11 @@ impl Rules {
                 task += u32::from(self.clock_tasks_ns.contains(&stamp_ns));
             }
         }
-        Ok(if task > clock { StampClock::ClockTask } else { StampClock::Clock })
+        Ok(match (clock, task) {
+            (0, 0) => None,
+            (clock, task) if task > clock => Some(StampClock::ClockTask),
+            _ => Some(StampClock::Clock),
+        })
     }
 
     /// The rules that the kernel follows, as far as could be seen.

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use guest_model::wire::linux::{control, port};
+use guest_model::wire::linux::{MAX_PLAN_TASKS, control, port};
 use guest_model::wire::port::{BURN, CONTROL};
 use kvm_bindings::kvm_regs;
 
@@ -22,7 +22,7 @@ use crate::guest::{GuestError, enter, unhandled};
 use crate::introspect::linux::Linux;
 use crate::introspect::{Function, ReadError, SetupError};
 use crate::kvm::Exit;
-use crate::session::{Control, Session, Stop};
+use crate::session::{Control, STUCK_EXITS, Session, Stop};
 
 /// What the loop's owner has to do after an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +53,15 @@ pub struct Guest<I> {
     pub lines: Vec<Line>,
     /// What is left of the softirq work of a poll that was interrupted, ns.
     poll_left_ns: Option<u64>,
+    /// Guest time before the run, and the exits that it has not moved for.
+    instant_ns: u64,
+    exits_at_instant: u64,
     control: Arc<Control>,
 }
+
+/// Exits without guest time passing after which a guest before its run counts as stuck. The 318 tasks of
+/// the largest plan make some tens of thousands between two of PID 1's sleeps.
+const PREPARE_EXITS: u64 = 5 * STUCK_EXITS;
 
 /// A storm source of the scenario's.
 #[derive(Clone, Debug)]
@@ -83,6 +90,8 @@ impl<I: Injections> Guest<I> {
             probes,
             lines,
             poll_left_ns: None,
+            instant_ns: 0,
+            exits_at_instant: 0,
             control,
         };
         // It may have been armed before time stood still.
@@ -216,6 +225,15 @@ impl<I: Injections> Guest<I> {
                 self.control.exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 if self.control.stopped() {
                     return Err(Stop::Interrupted.into());
+                }
+                let at_ns = self.time.clock().now_ns();
+                if at_ns != self.instant_ns {
+                    (self.instant_ns, self.exits_at_instant) = (at_ns, 0);
+                }
+                self.exits_at_instant += 1;
+                if self.exits_at_instant > PREPARE_EXITS {
+                    let (exits, last) = (self.exits_at_instant, "before the run".to_owned());
+                    return Err(Stop::Stuck { exits, at_ns, last }.into());
                 }
             }
         }
@@ -351,6 +369,10 @@ impl<I: Injections> Guest<I> {
     /// interrupt comes in between, the guest goes back to the probe after it and asks for the rest.
     fn softirq(&mut self, port: u16) -> Result<(), GuestError> {
         self.mask();
+        if self.other_interrupt()? {
+            // The poll is asked for again after it.
+            return self.probes.address(port).map_or(Ok(()), |at| self.go_on_at(at));
+        }
         let poll_ns = self.poll_left_ns.take().unwrap_or_else(|| self.time.softirq_left_ns());
         let left_ns = self.time.softirq(&self.view, poll_ns)?;
         if left_ns == 0 || self.time.finished() || !self.time.has_pending() {
@@ -376,11 +398,18 @@ impl<I: Injections> Guest<I> {
         match word {
             control::STARTED => Ok(Flow::Started),
             control::TASK => {
-                let index = regs.rdi.try_into().map_err(|_| GuestError::UnknownTask(regs.rdi))?;
+                let known = regs.rdi < MAX_PLAN_TASKS as u64;
+                let index = if known {
+                    regs.rdi as u16
+                } else {
+                    return Err(GuestError::UnknownTask(regs.rdi));
+                };
                 self.view.name_task(index).map_err(Stop::View)?;
                 Ok(Flow::Go)
             }
             control::FAILED => Err(self.machine.failed(regs.rdi, regs.rsi, regs.rdx)),
+            // Said by port after it was said on the console.
+            control::READY_LINUX if regs.rsi == 0 => Ok(Flow::Go),
             other => Err(GuestError::UnknownControl(other)),
         }
     }

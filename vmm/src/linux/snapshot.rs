@@ -4,14 +4,16 @@
 //! holes), and `state`, everything else and what the snapshot is of. A restored guest's memory maps the
 //! file privately, so pages come when they are touched and the file never changes.
 //!
-//! `state` ends with a hash of itself and holds the memory file's length and time of last change: what is
-//! damaged, cut off, touched or made for another kernel, initramfs, command line, CPU or program is
-//! refused as a whole.
+//! `state` ends with a hash of itself and holds the memory file's length and time of last change: what is cut
+//! off, written to, or made for another kernel, initramfs, command line, CPU or program is refused as a
+//! whole. Memory itself is not hashed, since that would read all of it: a disk that returns other bytes than
+//! it was given goes unnoticed here.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvm_bindings::CpuId;
 use sha2::{Digest, Sha256};
@@ -33,6 +35,8 @@ const MAGIC: [u8; 8] = *b"RQSNAP01";
 const MAX_STATE: u64 = 1 << 20;
 /// A page of memory.
 const PAGE: usize = 4096;
+/// Age of a directory that nobody is at work on any more.
+const UNFINISHED: Duration = Duration::from_secs(3600);
 /// Snapshots that are kept; the ones longest not used go first.
 const KEPT: usize = 12;
 
@@ -88,6 +92,12 @@ impl Key {
         };
         part(&MAGIC);
         part(env!("CARGO_PKG_VERSION").as_bytes());
+        // Another build of one version may boot its guests otherwise.
+        if let Ok(program) = std::env::current_exe().and_then(fs::metadata) {
+            part(&program.len().to_le_bytes());
+            part(&program.mtime().to_le_bytes());
+            part(&program.mtime_nsec().to_le_bytes());
+        }
         part(kernel);
         part(initrd);
         part(cmdline.as_bytes());
@@ -160,7 +170,9 @@ impl Store {
     ) -> Result<(), SnapshotError> {
         let vcpu = machine.vcpu.save(kvm)?;
         let path = self.path(key);
-        let new = self.0.join(format!(".{}.{}", key.name(), std::process::id()));
+        // Two processes may have one number, where two machines share the directory.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let new = self.0.join(format!(".{}.{}.{now}", key.name(), std::process::id()));
         let kept = self.write(&new, &path, key, machine, &vcpu, ready);
         if kept.is_err() {
             // Half a snapshot is of no use.
@@ -179,7 +191,6 @@ impl Store {
         vcpu: &VcpuState,
         ready: &Ready,
     ) -> Result<(), SnapshotError> {
-        let _ = fs::remove_dir_all(new);
         fs::create_dir_all(new).map_err(io_error("make directory", new))?;
         let memory = new.join("memory");
         let changed = write_memory(&memory, &machine.memory)
@@ -212,9 +223,12 @@ impl Store {
             f.sync_all()
         });
         written.map_err(io_error("write", &state))?;
-        // One that is there was refused, or somebody else was faster: both may go.
-        let _ = fs::remove_dir_all(path);
-        fs::rename(new, path).map_err(io_error("move into place", path))
+        // One that is there was refused, or somebody else was faster: it makes room.
+        let old = new.with_extension("old");
+        let _ = fs::rename(path, &old);
+        let moved = fs::rename(new, path).map_err(io_error("move into place", path));
+        let _ = fs::remove_dir_all(old);
+        moved
     }
 
     /// Starts a machine from the snapshot with that key.
@@ -258,11 +272,18 @@ impl Store {
     /// Removes all but the newest snapshots.
     fn forget_old(&self, keep: &Path) {
         let Ok(entries) = fs::read_dir(&self.0) else { return };
-        let mut dirs: Vec<_> = entries
-            .flatten()
-            .filter(|e| e.path() != keep && e.path().join("state").exists())
-            .filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())))
-            .collect();
+        let dated = |e: fs::DirEntry| Some((e.metadata().ok()?.modified().ok()?, e.path()));
+        let hidden =
+            |path: &Path| path.file_name().is_some_and(|n| n.as_encoded_bytes()[0] == b'.');
+        let (unfinished, mut dirs): (Vec<_>, Vec<_>) =
+            entries.flatten().filter_map(dated).partition(|(_, path)| hidden(path));
+        // What a process that was killed has left; others may be at work on theirs.
+        for (changed, path) in unfinished {
+            if changed.elapsed().is_ok_and(|age| age > UNFINISHED) {
+                let _ = fs::remove_dir_all(path);
+            }
+        }
+        dirs.retain(|(_, path)| path != keep);
         dirs.sort();
         let surplus = (dirs.len() + 1).saturating_sub(KEPT);
         for (_, dir) in dirs.into_iter().take(surplus) {

@@ -61,10 +61,13 @@ pub fn json(outcome: &RunOutcome) -> Value {
         "trace_sha256": outcome.trace_sha256,
         "trace_records": outcome.trace_records,
         "stopped": stopped.map(|(_, why)| why),
-        "stopped_by": stopped.map(|(by, _)| match by {
-            Asked::ByUser => "user",
-            Asked::ByError => "error",
-        }),
+        "stopped_by": match stopped {
+            Some((Asked::ByUser, _)) => Some("user"),
+            Some((Asked::ByError, _)) => Some("error"),
+            // A Linux guest whose boot the user did not wait for.
+            None if outcome.passes.is_empty() => Some("user"),
+            None => None,
+        },
         "repeat": repeat(outcome),
         "scenario": outcome.scenario.to_toml(),
     })
@@ -236,8 +239,9 @@ fn rate_limit_clock(outcome: &RunOutcome, pass: &PassOutcome, paths: &[String]) 
         group
     });
     let groups: Vec<Value> = groups.collect();
+    let seen = outcome.linux.as_ref().is_none_or(|linux| linux.rate_limit_seen);
     let head = value!({
-        "clock": pass.policy.rate_limit_clock.name(),
+        "clock": seen.then(|| pass.policy.rate_limit_clock.name()),
         "calls": calls,
         "rate_limited": rate_limited,
         "below_tolerance": below_tolerance,

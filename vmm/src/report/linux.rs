@@ -26,6 +26,7 @@ pub(super) fn kernel_version(banner: &str) -> String {
         (Some("Linux"), Some("version"), Some(version)) => {
             format!("Linux {}", clipped(version, VERSION))
         }
+        (None, ..) => "Linux, not booted".to_owned(),
         _ => format!("Linux, {}", clipped(banner.trim(), VERSION)),
     }
 }
@@ -41,6 +42,9 @@ impl<W: Write> Page<'_, W> {
 
     /// The rules that the kernel was seen to follow.
     pub(super) fn observed_rules(&self) -> [String; 2] {
+        if self.outcome.linux.is_some() && self.outcome.passes.is_empty() {
+            return ["psi not observed", "rate limit not observed"].map(str::to_owned);
+        }
         let policy = &self.outcome.scenario.policy;
         let lacks = |id| findings::lack(self.outcome, id).is_some();
         let psi = match (lacks(CheckId::PsiIrqLedger), lacks(CheckId::PsiZero)) {
@@ -48,7 +52,12 @@ impl<W: Write> Page<'_, W> {
             (_, true) => "psi at a zero delta not observed".to_owned(),
             _ => self.observed(&format!("psi {}", policy.psi.name())),
         };
-        [psi, self.observed(&format!("rate limit on {}", policy.rate_limit_clock.name()))]
+        let seen = self.outcome.linux.as_ref().is_none_or(|linux| linux.rate_limit_seen);
+        let limit = match seen {
+            true => self.observed(&format!("rate limit on {}", policy.rate_limit_clock.name())),
+            false => "rate limit's clock not observed".to_owned(),
+        };
+        [psi, limit]
     }
 
     /// What the scenario says and the guest does not do.

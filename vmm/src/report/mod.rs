@@ -40,7 +40,7 @@ fn words(outcome: &RunOutcome) -> Vec<String> {
             std::iter::once(run).chain(sets).collect()
         }
         Some(linux) => {
-            let args = linux.args.chunks(2).map(argument);
+            let args = linux.args.iter().map(|words| argument(words));
             std::iter::once(run).chain(args).chain([seed]).chain(sets).collect()
         }
     }

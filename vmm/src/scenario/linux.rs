@@ -46,7 +46,7 @@ pub enum DeviceKind {
 
 impl DeviceKind {
     /// How many a guest has.
-    pub fn count(self) -> usize {
+    pub const fn count(self) -> usize {
         match self {
             Self::Net => MAX_NETS,
             Self::Entropy => MAX_ENTROPY,

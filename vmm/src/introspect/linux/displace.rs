@@ -3,8 +3,9 @@
 //!
 //! The first instruction moves to a slot behind the kernel's text, followed by a jump to the second; its
 //! place is taken by the `out`. Whoever runs the guest sets `rip` to the slot after a hit, so the call
-//! goes on as if nothing had happened. Text ends somewhere in a page, and the rest of that page is
-//! executable and unused (arch/x86/mm/init_64.c, `mark_rodata_ro()`, 6.12 to 7.3).
+//! goes on as if nothing had happened. What is between the last function and the end of the text's last page
+//! is executable and unused (arch/x86/kernel/vmlinux.lds.S, and `mark_rodata_ro()` in
+//! arch/x86/mm/init_64.c, 6.12 to 7.3).
 
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction,
@@ -40,10 +41,16 @@ pub struct Displaced {
 }
 
 impl Linux {
-    /// The room behind this kernel's text.
+    /// The room between this kernel's last function and the end of its text's last page.
     pub fn slots(&self) -> Result<Slots, SetupError> {
-        let text_end = self.symbols.find("_etext")?;
-        Ok(Slots { next: text_end.next_multiple_of(16), end: text_end.next_multiple_of(PAGE_SIZE) })
+        let end = self.symbols.find("_etext")?;
+        let slide = self.symbols.slide();
+        let linked = end.wrapping_sub(slide);
+        let last = self.symbols.table().functions_end_before(linked).unwrap_or(linked);
+        let next = last.wrapping_add(slide).checked_next_multiple_of(16);
+        // A table may say anything: what ends beyond all addresses leaves no room.
+        let end = end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
+        Ok(Slots { next: next.unwrap_or(u64::MAX - SLOT), end })
     }
 
     /// Plants a probe at the entry of `function`, whatever it begins with.
@@ -54,7 +61,12 @@ impl Linux {
         slots: &mut Slots,
     ) -> Result<Displaced, PatchError> {
         let address = self.symbols.function(function).map_err(SetupError::from)?;
-        let size = self.symbols.table().function(function).map_err(SetupError::from)?.size;
+        let table = self.symbols.table();
+        let symbol = table.function(function).map_err(SetupError::from)?;
+        let size = match symbol.size {
+            0 => table.room_at(symbol.address).unwrap_or(0),
+            size => size,
+        };
         let refuse = |why: &str| PatchError::NotDisplaced {
             function: function.to_owned(),
             address,

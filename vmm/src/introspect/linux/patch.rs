@@ -33,6 +33,8 @@ const NO_OPS: [&[Option<u8>]; 12] = {
         &[b(0x66), b(0x0f), b(0x1f), b(0x00)],
         &[b(0x0f), b(0x1f), b(0x40), None],
         &[b(0x0f), b(0x1f), b(0x44), b(0x00), None],
+        // What 6.12 makes of an endbr64 that nobody branches to (arch/x86/include/asm/ibt.h).
+        &[b(0x66), b(0x0f), b(0x1f), b(0x00)],
         &[b(0x66), b(0x0f), b(0x1f), b(0x44), b(0x00), None],
         &[b(0x0f), b(0x1f), b(0x80), None, None, None, None],
         &[b(0x0f), b(0x1f), b(0x84), b(0x00), None, None, None, None],

@@ -179,6 +179,20 @@ impl SymbolTable {
         }
     }
 
+    /// End of the last function before `address`.
+    pub fn functions_end_before(&self, address: u64) -> Option<u64> {
+        let before = self.entries.partition_point(|e| e.address < address);
+        let last = self.entries[..before].iter().rev().find(|e| e.function)?;
+        Some(last.address.saturating_add(last.size).min(address))
+    }
+
+    /// Bytes from `address` to the next symbol that is elsewhere: what a function has at most, for a table that
+    /// does not say how long it is.
+    pub fn room_at(&self, address: u64) -> Option<u64> {
+        let after = self.entries.partition_point(|e| e.address <= address);
+        self.entries.get(after).map(|next| next.address - address)
+    }
+
     /// Name of the function around an address as linked, without the suffix of a split part.
     pub fn function_at(&self, address: u64) -> Option<&str> {
         let after = self.entries.partition_point(|e| e.address <= address);

@@ -23,14 +23,14 @@ fn linux(name: &str, sets: &[&str], lacks: &[(CheckId, &str)]) -> RunOutcome {
     let text = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     o.linux = Some(LinuxOutcome {
         banner: BANNER.into(),
-        args: text(&[
-            "--kernel",
-            "my kernels/vmlinux",
-            "--cmdline",
-            "-- single",
-            "--memory",
-            "256",
-        ]),
+        args: [
+            &["--kernel", "my kernels/vmlinux"][..],
+            &["--cmdline", "-- single"],
+            &["--memory", "256"],
+        ]
+        .map(text)
+        .into(),
+        rate_limit_seen: true,
         notes: o.scenario.linux_plan().unwrap().notes.iter().map(ToString::to_string).collect(),
         lacks: lacks.iter().map(|(id, why)| (*id, (*why).to_owned())).collect(),
         clock_readers: vec![
@@ -289,11 +289,32 @@ fn what_the_guest_says_of_itself_cannot_steer_the_terminal() {
     guest.clock_readers = vec![(odd.clone(), 1), (odd.clone(), 2)];
     guest.probes[0].0.symbol = odd.clone();
     assert_fits(&plain(&o));
-    o.linux.as_mut().unwrap().args = vec!["--kernel".into(), odd];
+    o.linux.as_mut().unwrap().args = vec![vec!["--kernel".into(), odd]];
     assert!(plain(&o).lines().all(|l| !l.contains(char::is_control)));
 }
 
 /// For the test of the documented keys.
 pub(super) fn with_everything() -> RunOutcome {
     linux("psi-zero-delta", &[], &lacking())
+}
+
+#[test]
+fn a_rate_limit_whose_clock_was_not_seen_is_not_called_observed() {
+    let mut o = with_everything();
+    o.linux.as_mut().unwrap().rate_limit_seen = false;
+    let page = flat(&plain(&o));
+    assert!(page.contains("rate limit's clock not observed"), "{page}");
+}
+
+#[test]
+fn a_boot_that_nobody_waited_for_is_reported_without_what_was_not_seen() {
+    let mut o = with_everything();
+    o.passes.clear();
+    let linux = o.linux.as_mut().unwrap();
+    linux.banner.clear();
+    linux.lacks.clear();
+    linux.args.push(vec!["--no-snapshot".into()]);
+    let page = flat(&plain(&o));
+    assert!(page.contains("Linux, not booted") && page.contains("psi not observed"), "{page}");
+    assert!(page.contains("--no-snapshot") && !page.contains("--guest"), "{page}");
 }
