@@ -38,6 +38,13 @@ fn bad_usage_is_exit_code_2_and_help_is_0() {
 #[test]
 fn the_help_of_run_gives_defaults_units_and_examples() {
     let help = rqscope(["run", "--help"]).stdout;
+    // What follows is about Linux guests, and its examples are not of --set.
+    let (help, linux) = help.split_once("Linux guests:").unwrap();
+    for part in
+        ["vmlinux or bzImage", "[default: 128]", "nokaslr", "update_curr:cfs_rq", "[default: 2m]"]
+    {
+        assert!(linux.contains(part), "{part:?} in {linux}");
+    }
     for part in ["[default: default]", "--set duration=2s", "[default: 10s]", "example 30s"] {
         assert!(help.contains(part), "{part:?} in {help}");
     }
