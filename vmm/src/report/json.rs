@@ -239,9 +239,9 @@ fn rate_limit_clock(outcome: &RunOutcome, pass: &PassOutcome, paths: &[String]) 
         group
     });
     let groups: Vec<Value> = groups.collect();
-    let seen = outcome.linux.as_ref().is_none_or(|linux| linux.rate_limit_seen);
+    let observed = outcome.linux.as_ref().is_none_or(|linux| linux.rate_limit_seen);
     let head = value!({
-        "clock": seen.then(|| pass.policy.rate_limit_clock.name()),
+        "clock": observed.then(|| pass.policy.rate_limit_clock.name()),
         "calls": calls,
         "rate_limited": rate_limited,
         "below_tolerance": below_tolerance,
