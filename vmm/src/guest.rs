@@ -148,6 +148,17 @@ pub enum GuestError {
          CONFIG_KVM_GUEST, and without no-kvmclock on its command line"
     )]
     NoKvmClock,
+    /// The host has moved the guest's TSC under its feet: what the guest has read of it cannot be continued.
+    #[error(
+        "the guest's TSC jumped while it booted: its clock is at {guest_ns} ns, {host_ns} ns after its \
+         start; the host's TSC is not stable, try again"
+    )]
+    TscJumped {
+        /// The guest's clock, ns.
+        guest_ns: u64,
+        /// The host's time since the guest's first instruction, ns.
+        host_ns: u64,
+    },
     /// PID 1 cannot go on.
     #[error("PID 1 of the guest: {message}")]
     Init {

@@ -39,6 +39,9 @@ pub struct Buffer {
 /// member which takes it is known to be the right one.
 pub const STEAL_ORIGIN_NS: u64 = 1_000_003;
 
+/// By how much a guest's clock may be off the host's after a boot, beside an eighth of the boot: 1 s.
+const MAX_DRIFT_NS: u64 = 1_000_000_000;
+
 /// Longest sleep of a halted guest between two looks at whether the user wants to stop.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -167,6 +170,9 @@ fn freeze(machine: &mut Machine, scale: TscScale, host_ns: u64) -> Result<(), Gu
     machine.vcpu.request_interrupt_window(false);
     machine.vcpu.complete()?;
     let now_ns = scale.system_time_ns(machine.vcpu.tsc()?);
+    if now_ns.abs_diff(host_ns) > host_ns / 8 + MAX_DRIFT_NS {
+        return Err(GuestError::TscJumped { guest_ns: now_ns, host_ns });
+    }
     machine.pages.freeze()?;
     machine.pages.set_origin(now_ns, STEAL_ORIGIN_NS);
     machine.bus.pit.rebase(host_ns, now_ns);
