@@ -4,7 +4,7 @@
 //! the boot tables to the loader. All are below the BIOS hole, which the kernel leaves alone until it
 //! has copied what it needs of them; the decompressor's own page goes directly below the hole.
 
-use crate::machine::layout::{LARGE_PAGE, PAGE, Region};
+use crate::machine::layout::{LARGE_PAGE, PAGE, Region, end_of};
 
 /// Conventional memory ends here, as it does on a PC: behind it come the extended BIOS data area, video
 /// memory and ROMs.
@@ -40,19 +40,7 @@ pub const VIRTIO_MMIO: Region = Region::new(0xd000_0000, 16 * VIRTIO_MMIO_SIZE);
 pub const IDENTITY_MAP_END: u64 = 4 << 30;
 
 const _: () = {
-    let mut free_from = PAGE;
-    let mut i = 0;
-    while i < REGIONS.len() {
-        let region = REGIONS[i];
-        assert!(
-            region.size > 0
-                && region.start.is_multiple_of(PAGE)
-                && region.size.is_multiple_of(PAGE)
-        );
-        assert!(region.start >= free_from, "regions overlap or are out of order");
-        free_from = region.end();
-        i += 1;
-    }
+    let free_from = end_of(&REGIONS);
     // The decompressor's trampoline is in the two pages below 0x9f000 (BIOS_START_MAX,
     // arch/x86/boot/compressed/pgtable_64.c).
     assert!(free_from <= 0x9_d000 && LOW_MEMORY_END > 0x9_f000);

@@ -101,9 +101,8 @@ impl<I: Injections> Guest<I> {
 
     /// Runs `session` to its end, from this instant on.
     pub fn run(&mut self, session: Session<I>) -> (Session<I>, Result<(), GuestError>) {
-        let state = self.machine.pages.state();
-        let origin_ns = state.origin_ns.wrapping_add(self.time.clock().now_ns());
-        self.machine.pages.set_origin(origin_ns, state.steal_origin_ns);
+        let steal_origin_ns = self.machine.pages.state().steal_origin_ns;
+        self.machine.pages.set_origin(self.now_ns(), steal_origin_ns);
         self.time = Time::Run(Box::new(session));
         self.arm_timer();
         let ended = self.run_out();
@@ -263,6 +262,7 @@ impl<I: Injections> Guest<I> {
         let irq = match number.checked_sub(1).and_then(|i| self.lines.get(usize::from(i))) {
             None => {
                 bus.pit.fire(now_ns);
+                self.arm_timer();
                 0
             }
             Some(line) => {
@@ -270,16 +270,13 @@ impl<I: Injections> Guest<I> {
                 line.storm.irq()
             }
         };
-        if irq == 0 {
-            self.arm_timer();
-        }
-        self.inject(irq)
+        self.machine.bus.pic.pulse(irq);
+        self.inject()
     }
 
-    /// The interrupt controller takes an edge on `irq`, and the vCPU its vector.
-    fn inject(&mut self, irq: u8) -> Result<(), GuestError> {
+    /// The vCPU takes what the interrupt controller has for it, if anything.
+    fn inject(&mut self) -> Result<(), GuestError> {
         let Machine { bus, vcpu, .. } = &mut self.machine;
-        bus.pic.pulse(irq);
         if let Some(vector) = bus.pic.acknowledge() {
             vcpu.interrupt(vector)?;
         }
@@ -292,9 +289,7 @@ impl<I: Injections> Guest<I> {
         if bus.pic.deliverable().is_none() || !vcpu.can_inject() {
             return Ok(false);
         }
-        if let Some(vector) = bus.pic.acknowledge() {
-            vcpu.interrupt(vector)?;
-        }
+        self.inject()?;
         Ok(true)
     }
 

@@ -44,6 +44,24 @@ impl Region {
     }
 }
 
+/// End of the last of `regions`, which must be whole pages behind the null page, lowest first, and apart.
+pub(crate) const fn end_of(regions: &[Region]) -> u64 {
+    let mut free_from = PAGE;
+    let mut i = 0;
+    while i < regions.len() {
+        let region = regions[i];
+        assert!(
+            region.size > 0
+                && region.start.is_multiple_of(PAGE)
+                && region.size.is_multiple_of(PAGE)
+        );
+        assert!(region.start >= free_from, "regions overlap or are out of order");
+        free_from = region.end();
+        i += 1;
+    }
+    free_from
+}
+
 /// PML4, two PDPTs, a page directory and a page table; behind the null page.
 pub const PAGE_TABLES: Region = Region::new(PAGE, 5 * PAGE);
 /// The segment descriptors that interrupt returns reload.
@@ -59,19 +77,7 @@ pub const IMAGE: Region = Region::new(LARGE_PAGE, MEMORY_SIZE - LARGE_PAGE);
 pub const REGIONS: [Region; 5] = [PAGE_TABLES, GDT, BOOT_PAGE, STACK, IMAGE];
 
 const _: () = {
-    let mut free_from = PAGE;
-    let mut i = 0;
-    while i < REGIONS.len() {
-        let region = REGIONS[i];
-        assert!(
-            region.size > 0
-                && region.start.is_multiple_of(PAGE)
-                && region.size.is_multiple_of(PAGE)
-        );
-        assert!(region.start >= free_from, "regions overlap or are out of order");
-        free_from = region.end();
-        i += 1;
-    }
+    let free_from = end_of(&REGIONS);
     assert!(free_from == MEMORY_SIZE);
     // paging.rs maps the first large page with one page table, the rest with large pages, all from
     // one page directory.
