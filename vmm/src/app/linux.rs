@@ -103,12 +103,8 @@ impl Guest {
             return self.boot(&cpuid, control);
         };
         let key = self.key(&cpuid);
-        let restore =
-            || store.restore(&self.kvm, &key, &cpuid, Console::new(self.args.boot.console));
-        match restore() {
-            Ok(found) => return Ok(found),
-            Err(SnapshotError::Missing) => {}
-            Err(e) => complain(&format!("{}; booting anew", chain(&e))),
+        if let Some(found) = self.restore(&store, &key, &cpuid) {
+            return Ok(found);
         }
         let (mut machine, ready) = self.boot(&cpuid, control)?;
         if let Err(e) = store.save(&self.kvm, &key, &mut machine, &ready) {
@@ -117,11 +113,20 @@ impl Guest {
         }
         // The first run starts from the same bytes as all others.
         drop(machine);
-        match restore() {
-            Ok(found) => Ok(found),
+        match self.restore(&store, &key, &cpuid) {
+            Some(found) => Ok(found),
+            None => self.boot(&cpuid, control),
+        }
+    }
+
+    /// A machine from its snapshot; `None` if there is none, or after a line on why it cannot be used.
+    fn restore(&self, store: &Store, key: &Key, cpuid: &CpuId) -> Option<(Machine, Ready)> {
+        match store.restore(&self.kvm, key, cpuid, Console::new(self.args.boot.console)) {
+            Ok(found) => Some(found),
+            Err(SnapshotError::Missing) => None,
             Err(e) => {
                 complain(&format!("{}; booting anew", chain(&e)));
-                self.boot(&cpuid, control)
+                None
             }
         }
     }
@@ -182,10 +187,8 @@ impl Guest {
         let key = self.key(&cpuid);
         let path = store.path(&key);
         let begin = Instant::now();
-        match store.restore(&self.kvm, &key, &cpuid, Console::new(false)) {
-            Ok(_) => return Ok((path, Done::Restored(begin.elapsed()))),
-            Err(SnapshotError::Missing) => {}
-            Err(e) => complain(&format!("{}; booting anew", chain(&e))),
+        if self.restore(&store, &key, &cpuid).is_some() {
+            return Ok((path, Done::Restored(begin.elapsed())));
         }
         let begin = Instant::now();
         let (mut machine, ready) = self.boot(&cpuid, control).map_err(failure)?;
