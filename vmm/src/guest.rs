@@ -148,16 +148,13 @@ pub enum GuestError {
          CONFIG_KVM_GUEST, and without no-kvmclock on its command line"
     )]
     NoKvmClock,
-    /// The host has moved the guest's TSC under its feet: what the guest has read of it cannot be continued.
+    /// The guest's clock is where no clock gets in a lifetime.
     #[error(
-        "the guest's TSC jumped while it booted: its clock is at {guest_ns} ns, {host_ns} ns after its \
-         start; the host's TSC is not stable, try again"
+        "the guest's clock is at {ns} ns when it says that it is ready; is rdx its time-stamp counter, or 0?"
     )]
-    TscJumped {
+    Clock {
         /// The guest's clock, ns.
-        guest_ns: u64,
-        /// The host's time since the guest's first instruction, ns.
-        host_ns: u64,
+        ns: u64,
     },
     /// PID 1 cannot go on.
     #[error("PID 1 of the guest: {message}")]

@@ -79,7 +79,10 @@ pub fn ready() -> Option<&'static Plan> {
         // present.
         unsafe { buffer.cast::<u8>().add(at).write_volatile(0) };
     }
-    control_word(control::READY_LINUX, [buffer as u64, size_of::<Plan>() as u64, 0]);
+    control_word(control::HOLD, [0; 3]);
+    // SAFETY: every x86-64 has it, and Linux lets user space use it unless told otherwise.
+    let tsc = unsafe { core::arch::x86_64::_rdtsc() };
+    control_word(control::READY_LINUX, [buffer as u64, size_of::<Plan>() as u64, tsc]);
     // SAFETY: the host has written the buffer and never will again, and nor does this program.
     let bytes = unsafe { &*buffer };
     Plan::ref_from_bytes(bytes).ok()

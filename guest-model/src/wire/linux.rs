@@ -42,8 +42,11 @@ pub const SETTLE_BURN_NS: u32 = 5_000_000;
 /// Words written to [`super::port::CONTROL`], with arguments in `rdi`, `rsi` and `rdx`.
 pub mod control {
     /// Everything is set up that does not depend on the plan: `rdi` is the virtual address of a
-    /// page-aligned buffer whose pages are all present and writable, `rsi` its size.
+    /// page-aligned buffer whose pages are all present and writable, `rsi` its size, `rdx` the
+    /// time-stamp counter as read since [`HOLD`], where the guest's clock stops, or 0.
     pub const READY_LINUX: u32 = 16;
+    /// No interrupt is to come before [`READY_LINUX`], which follows at once.
+    pub const HOLD: u32 = 20;
     /// The groups are built, every task exists and waits for the run to start.
     pub const STARTED: u32 = 17;
     /// The guest cannot go on: `rdi` is the address of a message, `rsi` its length (it is ASCII, and

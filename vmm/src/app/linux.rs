@@ -36,9 +36,6 @@ use crate::trace::Trace;
 /// Largest kernel, initrd or symbol file, bytes.
 const MAX_FILE: u64 = 1 << 30;
 
-/// Boots of a guest whose TSC jumps, until that is an error.
-const BOOTS: u32 = 3;
-
 /// A Linux guest that is about to be started.
 pub(super) struct Guest {
     kvm: Kvm,
@@ -142,25 +139,7 @@ impl Guest {
         self.args.boot.memory.saturating_mul(1 << 20)
     }
 
-    /// Boots until the guest is ready; anew, a few times, where the host moves its TSC meanwhile.
     fn boot(&self, cpuid: &CpuId, control: &Arc<Control>) -> Result<(Machine, Ready), LinuxError> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.boot_once(cpuid, control) {
-                Err(LinuxError::Guest(e @ GuestError::TscJumped { .. })) if tries < BOOTS => {
-                    complain(&format!("{e}; booting anew"));
-                }
-                done => return done,
-            }
-        }
-    }
-
-    fn boot_once(
-        &self,
-        cpuid: &CpuId,
-        control: &Arc<Control>,
-    ) -> Result<(Machine, Ready), LinuxError> {
         let devices = bus::devices();
         let linux = boot::Linux {
             kernel: boot::File { name: &self.kernel_name, bytes: &self.kernel },
@@ -378,7 +357,6 @@ fn failure(e: LinuxError) -> Failure {
             GuestError::Vcpu(_)
             | GuestError::State(_)
             | GuestError::FailEntry { .. }
-            | GuestError::TscJumped { .. }
             | GuestError::Internal { .. },
         ) => Failure::host(&e),
         _ => Failure::input(&e),

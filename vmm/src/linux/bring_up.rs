@@ -39,8 +39,59 @@ pub struct Buffer {
 /// member which takes it is known to be the right one.
 pub const STEAL_ORIGIN_NS: u64 = 1_000_003;
 
-/// By how much a guest's clock may be off the host's after a boot, beside an eighth of the boot: 1 s.
+/// By how much a guest's clock may be off the host's, beside an eighth of the time: 1 s.
 const MAX_DRIFT_NS: u64 = 1_000_000_000;
+
+/// Latest time at which a guest's clock may be stopped, ns: 36 years leave room for a run.
+const MAX_ORIGIN_NS: u64 = 1 << 60;
+
+/// The guest's clock while it boots: its TSC, scaled, from where that is 0. The host's reading of that TSC
+/// is used only where it must be: KVM moves the counter of a guest whose host has no stable one.
+struct BootClock {
+    scale: TscScale,
+    /// The guest's time and the host's when the guest registered its clock, ns.
+    registered: Option<(u64, u64)>,
+}
+
+impl BootClock {
+    fn new(machine: &Machine) -> Result<Self, GuestError> {
+        let scale = TscScale { khz: machine.vcpu.tsc_khz()?, tsc: 0, origin_ns: 0 };
+        Ok(Self { scale, registered: None })
+    }
+
+    /// The guest has registered its clock page.
+    fn registered(&mut self, machine: &mut Machine, host_ns: u64) -> Result<(), GuestError> {
+        if self.registered.is_none() {
+            self.registered = Some((self.read_ns(machine)?, host_ns));
+        }
+        Ok(machine.pages.run_with_tsc(self.scale)?)
+    }
+
+    fn read_ns(&self, machine: &Machine) -> Result<u64, GuestError> {
+        Ok(self.scale.system_time_ns(machine.vcpu.tsc()?))
+    }
+
+    /// A time that is not before the last that the guest has read, ns. `told` is the guest's own reading of its
+    /// TSC, if it has made one; the host's takes its place where it agrees with the host's clock. Where it does
+    /// not, the guest is put ahead by as much as it may be off: a leap forward does it no harm.
+    fn stop_ns(&self, told: u64, machine: &Machine, host_ns: u64) -> Result<u64, GuestError> {
+        let (registered_ns, registered_host_ns) = self.registered.ok_or(GuestError::NoKvmClock)?;
+        let now_ns = if told != 0 {
+            self.scale.system_time_ns(told)
+        } else {
+            let elapsed_ns = host_ns.saturating_sub(registered_host_ns);
+            let drift_ns = elapsed_ns / 8 + MAX_DRIFT_NS;
+            let expected_ns = registered_ns.saturating_add(elapsed_ns);
+            let read_ns = self.read_ns(machine)?;
+            let plausible = read_ns.abs_diff(expected_ns) <= drift_ns;
+            if plausible { read_ns } else { expected_ns.saturating_add(drift_ns) }
+        };
+        if now_ns > MAX_ORIGIN_NS {
+            return Err(GuestError::Clock { ns: now_ns });
+        }
+        Ok(now_ns)
+    }
+}
 
 /// Longest sleep of a halted guest between two looks at whether the user wants to stop.
 const LOOK: Duration = Duration::from_millis(20);
@@ -52,7 +103,8 @@ pub fn bring_up(
     patience: Duration,
 ) -> Result<Ready, GuestError> {
     let mut host = HostTime::start(control.clone());
-    let scale = TscScale { khz: machine.vcpu.tsc_khz()?, tsc: machine.vcpu.tsc()?, origin_ns: 0 };
+    let mut clock = BootClock::new(machine)?;
+    let mut held = false;
     loop {
         let exit = match enter(&mut machine.vcpu, control) {
             // An early kernel may be busy for long without asking for anything; patience is what ends it.
@@ -73,8 +125,12 @@ pub fn bring_up(
                         let buffer = Buffer { address: regs.rdi, size: regs.rsi };
                         let now_ns = host.now_ns();
                         drop(host);
-                        freeze(machine, scale, now_ns)?;
+                        freeze(machine, &clock, regs.rdx, now_ns)?;
                         return Ok(Ready { buffer: (buffer.size != 0).then_some(buffer) });
+                    }
+                    control::HOLD => {
+                        held = true;
+                        machine.vcpu.request_interrupt_window(false);
                     }
                     control::FAILED => {
                         return Err(machine.failed(regs.rdi, regs.rsi, regs.rdx));
@@ -107,7 +163,7 @@ pub fn bring_up(
             Exit::Wrmsr { index, value } => {
                 machine.pages.register(index, value)?;
                 if index == MSR_KVM_SYSTEM_TIME_NEW {
-                    machine.pages.run_with_tsc(scale)?;
+                    clock.registered(machine, host.now_ns())?;
                 }
             }
             Exit::Rdmsr { index } => {
@@ -125,7 +181,7 @@ pub fn bring_up(
         if machine.console.said_ready() {
             let now_ns = host.now_ns();
             drop(host);
-            freeze(machine, scale, now_ns)?;
+            freeze(machine, &clock, 0, now_ns)?;
             return Ok(Ready { buffer: None });
         }
         if host.started.elapsed() > patience {
@@ -133,6 +189,9 @@ pub fn bring_up(
                 seconds: patience.as_secs(),
                 console: machine.console.last_lines(),
             });
+        }
+        if held {
+            continue;
         }
         deliver(machine, &mut host)?;
         if halted && machine.bus.pic.deliverable().is_none() && machine.vcpu.can_inject() {
@@ -162,17 +221,19 @@ fn deliver(machine: &mut Machine, host: &mut HostTime) -> Result<(), GuestError>
     Ok(())
 }
 
-/// Stops the guest's time at this instant, for good.
-fn freeze(machine: &mut Machine, scale: TscScale, host_ns: u64) -> Result<(), GuestError> {
+/// Stops the guest's time at this instant, for good. `told` is the guest's TSC if the guest has read it, or 0.
+fn freeze(
+    machine: &mut Machine,
+    clock: &BootClock,
+    told: u64,
+    host_ns: u64,
+) -> Result<(), GuestError> {
     if !machine.pages.has_clock() {
         return Err(GuestError::NoKvmClock);
     }
     machine.vcpu.request_interrupt_window(false);
     machine.vcpu.complete()?;
-    let now_ns = scale.system_time_ns(machine.vcpu.tsc()?);
-    if now_ns.abs_diff(host_ns) > host_ns / 8 + MAX_DRIFT_NS {
-        return Err(GuestError::TscJumped { guest_ns: now_ns, host_ns });
-    }
+    let now_ns = clock.stop_ns(told, machine, host_ns)?;
     machine.pages.freeze()?;
     machine.pages.set_origin(now_ns, STEAL_ORIGIN_NS);
     machine.bus.pit.rebase(host_ns, now_ns);
