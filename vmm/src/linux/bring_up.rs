@@ -42,6 +42,10 @@ pub const STEAL_ORIGIN_NS: u64 = 1_000_003;
 /// By how much a guest's clock may be off the host's, beside an eighth of the time: 1 s.
 const MAX_DRIFT_NS: u64 = 1_000_000_000;
 
+/// How far ahead of the host's clock a guest is put whose TSC cannot be read, ns: more than it is off, and less
+/// than what a run queue may be behind its clock.
+const LEAP_NS: u64 = 300_000_000;
+
 /// Latest time at which a guest's clock may be stopped, ns: 36 years leave room for a run.
 const MAX_ORIGIN_NS: u64 = 1 << 60;
 
@@ -73,7 +77,7 @@ impl BootClock {
 
     /// A time that is not before the last that the guest has read, ns. `told` is the guest's own reading of its
     /// TSC, if it has made one; the host's takes its place where it agrees with the host's clock. Where it does
-    /// not, the guest is put ahead by as much as it may be off: a leap forward does it no harm.
+    /// not, the guest is put ahead of the host by [`LEAP_NS`]: a leap forward does it no harm.
     fn stop_ns(&self, told: u64, machine: &Machine, host_ns: u64) -> Result<u64, GuestError> {
         let (registered_ns, registered_host_ns) = self.registered.ok_or(GuestError::NoKvmClock)?;
         let now_ns = if told != 0 {
@@ -84,7 +88,7 @@ impl BootClock {
             let expected_ns = registered_ns.saturating_add(elapsed_ns);
             let read_ns = self.read_ns(machine)?;
             let plausible = read_ns.abs_diff(expected_ns) <= drift_ns;
-            if plausible { read_ns } else { expected_ns.saturating_add(drift_ns) }
+            if plausible { read_ns } else { expected_ns.saturating_add(LEAP_NS) }
         };
         if now_ns > MAX_ORIGIN_NS {
             return Err(GuestError::Clock { ns: now_ns });
