@@ -39,6 +39,8 @@ pub const fn scale_load_down(weight: u64) -> u64 {
 pub struct TaskGroup {
     /// Sum of the published contributions (`atomic_long_t`).
     pub load_avg: u64,
+    /// Sum of the published runnable contributions, where they are published.
+    pub runnable_avg: u64,
     /// `cpu.weight` as shares, scaled.
     pub shares: u64,
     /// The parent's `task_group`, a guest virtual address; 0 for the root.
@@ -65,6 +67,8 @@ pub struct CfsRq {
     pub avg: SchedAvg,
     /// Part of `avg.load_avg` last published to `tg->load_avg`.
     pub tg_load_avg_contrib: u64,
+    /// Part of `avg.runnable_avg` last published, where it is.
+    pub tg_runnable_avg_contrib: u64,
     /// The rate-limit clock at the last publish, ns.
     pub last_update_tg_load_avg: u64,
     /// Runnable time that attached or detached below and must move up.

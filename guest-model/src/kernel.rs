@@ -117,6 +117,8 @@ pub struct Kernel {
     pub balance_pending: bool,
     /// `cpu_active()`.
     pub cpu_active: bool,
+    /// Groups publish `runnable_avg` beside `load_avg`, as in 7.3. The bundled kernel does not.
+    pub publishes_runnable: bool,
     /// The static key of the same name: there is a steal clock.
     pub paravirt_steal_rq_enabled: bool,
     /// First task on the timer list, or [`NONE`].
@@ -159,8 +161,14 @@ impl Kernel {
             util_avg: 0,
         };
         const LIST: ListHead = ListHead { next: 0, prev: 0 };
-        const TG: TaskGroup =
-            TaskGroup { load_avg: 0, shares: 0, parent: 0, cfs_rq: 0, parent_index: 0 };
+        const TG: TaskGroup = TaskGroup {
+            load_avg: 0,
+            runnable_avg: 0,
+            shares: 0,
+            parent: 0,
+            cfs_rq: 0,
+            parent_index: 0,
+        };
         const CFS: CfsRq = CfsRq {
             load_weight: 0,
             nr_queued: 0,
@@ -168,6 +176,7 @@ impl Kernel {
             min_vruntime: 0,
             avg: AVG,
             tg_load_avg_contrib: 0,
+            tg_runnable_avg_contrib: 0,
             last_update_tg_load_avg: 0,
             prop_runnable_sum: 0,
             tg: 0,
@@ -227,6 +236,7 @@ impl Kernel {
                 nr_switches: 0,
                 curr: 0,
                 idle: 0,
+                clock_update_flags: 0,
                 clock: 0,
                 clock_task: 0,
                 clock_pelt: 0,
@@ -275,6 +285,7 @@ impl Kernel {
             need_resched: false,
             balance_pending: false,
             cpu_active: false,
+            publishes_runnable: false,
             paravirt_steal_rq_enabled: false,
             timer_first: 0,
             softirq_backlog_ns: 0,

@@ -6,6 +6,9 @@ use crate::list::ListHead;
 use crate::pelt::SchedAvg;
 use crate::policy::Fault;
 
+/// `rq->clock_update_flags`: the clock is taken as it is until the switch is done.
+pub const RQCF_ACT_SKIP: u32 = 2;
+
 /// `struct rq` (kernel/sched/sched.h), the members that the accounting rules read and write.
 #[derive(Clone, Debug, Default)]
 #[repr(C)]
@@ -20,6 +23,8 @@ pub struct Rq {
     pub curr: u64,
     /// swapper's `task_struct`, a guest virtual address.
     pub idle: u64,
+    /// `RQCF_*`: what the scheduler wants of the next update. The bundled kernel sets none.
+    pub clock_update_flags: u32,
     /// Wall time at the last update, ns.
     pub clock: u64,
     /// `clock` without IRQ and steal time, ns.
@@ -49,11 +54,14 @@ pub struct Rq {
 impl Kernel {
     /// Brings `rq->clock` to `sched_clock_cpu()`, and with it the clocks derived from it.
     ///
-    /// A clock that went backwards is ignored, as in the kernel. The kernel leaves out the update in
-    /// `__schedule()` when the wake-up that asked for it has just made one (`RQCF_ACT_SKIP`); this
-    /// one makes every update that it is asked for.
+    /// A clock that went backwards is ignored, as in the kernel, and so is an update in `__schedule()`
+    /// when the wake-up that asked for it has just made one ([`RQCF_ACT_SKIP`]); the bundled kernel
+    /// makes every update that it is asked for.
     pub fn update_rq_clock<H: Hardware>(&mut self, hw: &mut H) {
         hw.probe(self, Probe::UpdateRqClock);
+        if self.rq.clock_update_flags & RQCF_ACT_SKIP != 0 {
+            return;
+        }
         self.costs.clock_reads_update_rq_clock += 1;
         let delta = hw.sched_clock_cpu().wrapping_sub(self.rq.clock) as i64;
         if delta < 0 {

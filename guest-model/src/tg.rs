@@ -1,7 +1,7 @@
 //! What a group's cfs_rq publishes to its task group: `update_tg_load_avg()` and
 //! `clear_tg_load_avg()` (kernel/sched/fair.c).
 //!
-//! `load_avg` only, as Linux up to 7.2 publishes; 7.3 publishes `runnable_avg` beside it
+//! Linux up to 7.2 publishes `load_avg` only; 7.3 publishes `runnable_avg` beside it
 //! (`tg->runnable_avg`, `tg_runnable_avg_contrib`), and a change of either beyond 1/64 publishes both.
 
 use crate::hardware::{Hardware, Probe};
@@ -55,7 +55,9 @@ impl Kernel {
             return;
         }
         let delta = q.avg.load_avg.wrapping_sub(q.tg_load_avg_contrib) as i64;
-        let beyond = delta.unsigned_abs() > q.tg_load_avg_contrib / 64;
+        let runnable = q.avg.runnable_avg.wrapping_sub(q.tg_runnable_avg_contrib) as i64;
+        let beyond = delta.unsigned_abs() > q.tg_load_avg_contrib / 64
+            || self.publishes_runnable && runnable.unsigned_abs() > q.tg_runnable_avg_contrib / 64;
         if !beyond && fault != Fault::PublishWithoutTolerance || fault == Fault::PublishMissed {
             self.costs.update_tg_load_avg_below_tolerance += 1;
             return;
@@ -66,6 +68,12 @@ impl Kernel {
         if fault != Fault::PublishLost {
             let tg = &mut self.task_groups[cfs];
             tg.load_avg = tg.load_avg.wrapping_add(delta as u64);
+            if self.publishes_runnable {
+                tg.runnable_avg = tg.runnable_avg.wrapping_add(runnable as u64);
+            }
+        }
+        if self.publishes_runnable {
+            q.tg_runnable_avg_contrib = q.avg.runnable_avg;
         }
     }
 
@@ -83,6 +91,10 @@ impl Kernel {
         let tg = &mut self.task_groups[cfs];
         tg.load_avg = tg.load_avg.wrapping_sub(q.tg_load_avg_contrib);
         q.tg_load_avg_contrib = 0;
+        if self.publishes_runnable {
+            tg.runnable_avg = tg.runnable_avg.wrapping_sub(q.tg_runnable_avg_contrib);
+            q.tg_runnable_avg_contrib = 0;
+        }
         q.last_update_tg_load_avg = now;
         self.costs.tg_load_avg_atomic_adds += 1;
     }

@@ -19,6 +19,7 @@ pub mod machine;
 pub mod model;
 pub mod mutants;
 pub mod observe;
+pub mod replay;
 pub mod report;
 pub mod run;
 pub mod scenario;

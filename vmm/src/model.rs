@@ -7,17 +7,32 @@ use std::convert::Infallible;
 
 use guest_model::hardware::{Cpu, Hardware, Probe};
 use guest_model::kernel::{Kernel, do_irq, step};
+use guest_model::pelt::SchedAvg;
 use guest_model::psi::PSI_IRQ_FULL;
 use guest_model::wire::{BootError, BootPage, KSOFTIRQD_PID, NO_STEAL_CLOCK};
 
 use crate::engine::Injections;
 use crate::session::{Asked, PassOutcome, Session, Stop, chain};
 use crate::trace::Trace;
-use crate::view::{Call, CfsRqView, CostsView, GuestView, PsiView, RqView, TaskRef};
+use crate::view::{AvgView, Call, CfsRqView, CostsView, GuestView, PsiView, RqView, TaskRef};
 
 /// The model's kernel, read directly.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelView<'a>(pub &'a Kernel);
+
+/// A `sched_avg` of the model's.
+pub fn avg_view(avg: &SchedAvg) -> AvgView {
+    AvgView {
+        last_update_time_ns: avg.last_update_time,
+        load_sum: avg.load_sum,
+        runnable_sum: avg.runnable_sum,
+        util_sum: avg.util_sum,
+        period_contrib: avg.period_contrib,
+        load_avg: avg.load_avg,
+        runnable_avg: avg.runnable_avg,
+        util_avg: avg.util_avg,
+    }
+}
 
 impl ModelView<'_> {
     fn task(&self, pid: u16) -> TaskRef {
@@ -62,8 +77,10 @@ impl GuestView for ModelView<'_> {
             prev_irq_time_ns: rq.prev_irq_time,
             prev_steal_time_rq_ns: rq.prev_steal_time_rq,
             psi_irq_time_ns: rq.psi_irq_time,
-            avg_irq_util: rq.avg_irq.util_avg,
+            avg_irq: avg_view(&rq.avg_irq),
             irqtime_total_ns: k.cpu_irqtime.total,
+            irq_start_time_ns: k.cpu_irqtime.irq_start_time,
+            preempt_count: Some(k.preempt_count),
             psi_seq: k.psi_seq,
         })
     }

@@ -91,8 +91,7 @@ impl Observer {
         on_step: impl FnMut(&Step<'_>),
     ) -> Result<(), V::Error> {
         let rq = view.rq()?;
-        if let Call::UpdateIrqLoadAvg { .. } = call {
-            // Called from update_rq_clock(), which is not done yet.
+        if call.is_nested() {
             trace.push(record(mark.at_ns, call, &rq, None));
             self.hits += 1;
             return Ok(());

@@ -209,7 +209,10 @@ pub struct RunOutcome {
 impl RunOutcome {
     /// How it ended.
     pub fn verdict(&self) -> Verdict {
-        let failed = |p: &PassOutcome| p.checks.iter().any(|c| c.status == Status::Fail);
+        let failed = |p: &PassOutcome| {
+            p.checks.iter().any(|c| c.status == Status::Fail)
+                || p.conformance.first().is_some_and(|c| c.differences() != 0)
+        };
         if self.passes.iter().any(failed) {
             Verdict::Fail
         } else if self.passes.len() < pass_clocks(&self.scenario).len()

@@ -13,7 +13,8 @@ use crate::clock::GuestClock;
 use crate::engine::{Engine, EngineError, Injections};
 use crate::kvm::VcpuKick;
 use crate::ledger::{Context, Ledger};
-use crate::observe::{Mark, Observer, rq_values};
+use crate::observe::{Mark, Observer, Step, rq_values};
+use crate::replay::{Conformance, Replay};
 use crate::trace::{Kind, Record, Trace};
 use crate::view::{Call, CfsRqView, CostsView, GuestView, PsiView, RqView};
 
@@ -133,6 +134,9 @@ pub struct PassOutcome {
     pub has_steal_clock: bool,
     /// The guest's own cost counters.
     pub costs: Option<CostsView>,
+    /// How the guest compares with guest-model, and with each planted fault of a replay that had some;
+    /// empty where the guest is guest-model.
+    pub conformance: Vec<Conformance>,
     /// Who ended it early, and why in words.
     pub stopped: Option<(Asked, String)>,
 }
@@ -145,6 +149,7 @@ pub struct Session<I> {
     engine: Engine<I>,
     observer: Observer,
     checks: Checks,
+    replay: Option<Replay>,
     trace: Trace,
     control: Arc<Control>,
     has_steal_clock: bool,
@@ -171,6 +176,7 @@ impl<I: Injections> Session<I> {
             engine,
             observer: Observer::new(setup.parents.clone()),
             checks: Checks::new(setup),
+            replay: None,
             trace,
             control,
             has_steal_clock: true,
@@ -215,6 +221,11 @@ impl<I: Injections> Session<I> {
             self.checks.begin(&view.cfs_rq(group).map_err(Stop::View)?);
         }
         Ok(())
+    }
+
+    /// What the guest does is made again by `replay`, which begins here.
+    pub fn replay(&mut self, replay: Replay) {
+        self.replay = Some(replay);
     }
 
     /// Guest time is up.
@@ -319,10 +330,20 @@ impl<I: Injections> Session<I> {
             steal_ns: ledger.steal_counter_ns as u64,
             irq_ns: ledger.irq_ns(),
         };
-        let checks = &mut self.checks;
-        self.observer
-            .hit(view, call, mark, &mut self.trace, |step| checks.step(step))
-            .map_err(Stop::View)
+        let (checks, replay) = (&mut self.checks, &mut self.replay);
+        let on_step = |step: &Step<'_>| {
+            checks.step(step);
+            if let Some(replay) = replay {
+                replay.step(step);
+            }
+        };
+        self.observer.hit(view, call, mark, &mut self.trace, on_step).map_err(Stop::View)?;
+        if let Some(replay) = &mut self.replay
+            && call.is_nested()
+        {
+            replay.nested(call);
+        }
+        Ok(())
     }
 
     /// A probe of the user's was hit, with these in `rdi`, `rsi`, `rdx`, `rcx`, `r8` and `r9`.
@@ -388,6 +409,10 @@ impl<I: Injections> Session<I> {
         {
             stopped = Some((Asked::ByError, chain(&Stop::View(e))));
         }
+        let whole = stopped.is_none();
+        let replay = self.replay.take();
+        let groups = whole.then_some(state.as_slice());
+        let conformance = replay.map(|replay| replay.finish(now, &rq, groups));
         let costs = view.costs().unwrap_or_else(|e| {
             stopped.get_or_insert_with(|| (Asked::ByError, chain(&Stop::View(e))));
             None
@@ -413,6 +438,7 @@ impl<I: Injections> Session<I> {
             psi: state.iter().map(|(_, psi)| *psi).collect(),
             has_steal_clock: self.has_steal_clock,
             costs,
+            conformance: conformance.unwrap_or_default(),
             stopped,
         };
         (outcome, self.trace)
@@ -426,8 +452,13 @@ impl<I: Injections> Session<I> {
         rq: &mut RqView,
         state: &mut Vec<(CfsRqView, PsiView)>,
     ) -> Result<(), V::Error> {
-        let checks = &mut self.checks;
-        *rq = self.observer.finish(view, now, &mut self.trace, |step| checks.step(step))?;
+        let (checks, replay) = (&mut self.checks, &mut self.replay);
+        *rq = self.observer.finish(view, now, &mut self.trace, |step| {
+            checks.step(step);
+            if let Some(replay) = replay {
+                replay.step(step);
+            }
+        })?;
         for group in 0..self.groups {
             state.push((view.cfs_rq(group)?, view.psi_group(group)?));
         }

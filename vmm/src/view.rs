@@ -64,6 +64,15 @@ pub enum Call {
     },
 }
 
+impl Call {
+    /// Is it made inside `update_rq_clock()`, which is not done yet? Outside, `update_irq_load_avg()` has
+    /// nothing to add and only decays (`update_other_load_avgs()`, kernel/sched/syscalls.c, 6.12 to 7.3).
+    #[inline]
+    pub fn is_nested(self) -> bool {
+        matches!(self, Self::UpdateIrqLoadAvg { running } if running != 0)
+    }
+}
+
 /// `RQCF_ACT_SKIP` of `rq->clock_update_flags`: the scheduler takes `rq->clock` as it is, because a
 /// wake-up updated it and asked for this very switch (kernel/sched/sched.h, 6.12 to 7.3). Until the switch
 /// is done `update_rq_clock()` returns at once.
@@ -96,12 +105,37 @@ pub struct RqView {
     pub prev_steal_time_rq_ns: u64,
     /// `rq->psi_irq_time`, ns.
     pub psi_irq_time_ns: u64,
-    /// `rq->avg_irq.util_avg`, 0 to 1024.
-    pub avg_irq_util: u64,
+    /// `rq->avg_irq`: how much of the CPU interrupts and steal take.
+    pub avg_irq: AvgView,
     /// `cpu_irqtime.total`, ns.
     pub irqtime_total_ns: u64,
+    /// `cpu_irqtime.irq_start_time`, ns of `sched_clock_cpu()`.
+    pub irq_start_time_ns: u64,
+    /// The preempt count of the CPU; `None` where it is not known.
+    pub preempt_count: Option<u32>,
     /// `psi_seq`, odd while PSI is being written.
     pub psi_seq: u32,
+}
+
+/// `struct sched_avg`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AvgView {
+    /// Clock value up to which time has been accumulated, ns.
+    pub last_update_time_ns: u64,
+    /// Decayed sum of load.
+    pub load_sum: u64,
+    /// Decayed sum of runnable time.
+    pub runnable_sum: u64,
+    /// Decayed sum of running time.
+    pub util_sum: u32,
+    /// Part of the current period already accumulated, in 1,024 ns units.
+    pub period_contrib: u32,
+    /// Load average.
+    pub load_avg: u64,
+    /// Runnable average.
+    pub runnable_avg: u64,
+    /// Utilisation, 0 to 1,024.
+    pub util_avg: u64,
 }
 
 /// One cfs_rq and what its group sums.

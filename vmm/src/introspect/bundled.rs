@@ -81,6 +81,7 @@ impl SymbolSource for BundledSymbols {
             "runqueues" => offset_of!(Kernel, rq),
             "cpu_irqtime" => offset_of!(Kernel, cpu_irqtime),
             "psi_seq" => offset_of!(Kernel, psi_seq),
+            "__preempt_count" => offset_of!(Kernel, preempt_count),
             COSTS => offset_of!(Kernel, costs),
             _ => {
                 let (file, name) = (FILE.to_owned(), name.to_owned());
@@ -140,7 +141,9 @@ impl LayoutSource for BundledLayout {
         let member = match structure {
             "rq" => members!(path, Rq:
                 nr_running, cpu, nr_switches, curr, idle, clock, clock_task, clock_pelt,
-                lost_idle_time, prev_irq_time, prev_steal_time_rq, psi_irq_time, avg_irq.util_avg,
+                lost_idle_time, prev_irq_time, prev_steal_time_rq, psi_irq_time,
+                avg_irq.last_update_time, avg_irq.load_sum, avg_irq.runnable_sum, avg_irq.util_sum,
+                avg_irq.period_contrib, avg_irq.load_avg, avg_irq.runnable_avg, avg_irq.util_avg,
                 leaf_cfs_rq_list),
             "task_struct" => members!(path, Task: pid, sched_task_group),
             "cfs_rq" => members!(path, CfsRq:

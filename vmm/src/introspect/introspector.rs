@@ -5,12 +5,12 @@ use vm_memory::GuestMemoryMmap;
 
 use super::groups::{GroupAddresses, GroupTable};
 use super::layout::{Field, LayoutSource};
-use super::places::{Lacks, Places, SetupError};
+use super::places::{AvgFields, Lacks, Places, SetupError};
 use super::read::{ReadError, Reader};
 use super::symbols::SymbolSource;
 use super::translate::AddressSpace;
 use crate::view::{
-    CfsRqView, CostsView, CpustatView, GuestView, PsiView, RqView, RunnableView, TaskRef,
+    AvgView, CfsRqView, CostsView, CpustatView, GuestView, PsiView, RqView, RunnableView, TaskRef,
 };
 
 /// Largest pid, exclusive: `PID_MAX_LIMIT` of a 64-bit kernel (include/linux/threads.h, 6.12 to 7.3).
@@ -130,8 +130,13 @@ impl Introspector {
                 Some(psi) => at.get(rq, &psi.irq_time)?,
                 None => 0,
             },
-            avg_irq_util: at.get(rq, &f.avg_irq_util_avg)?,
+            avg_irq: read_avg(at, rq, &f.avg_irq)?,
             irqtime_total_ns: at.get(p.cpu_irqtime, &p.irqtime.total)?,
+            irq_start_time_ns: at.get(p.cpu_irqtime, &p.irqtime.irq_start_time)?,
+            preempt_count: match p.preempt_count {
+                Some(address) => Some(at.variable("preempt_count", "cpu0", address)?),
+                None => None,
+            },
             psi_seq: self.psi_seq(at)?,
         })
     }
@@ -357,6 +362,24 @@ impl Introspector {
         }
         Ok(text)
     }
+}
+
+/// The `sched_avg` of the structure at `base`.
+pub(super) fn read_avg(
+    at: &mut Reader<'_>,
+    base: u64,
+    f: &AvgFields,
+) -> Result<AvgView, ReadError> {
+    Ok(AvgView {
+        last_update_time_ns: at.get(base, &f.last_update_time)?,
+        load_sum: at.get(base, &f.load_sum)?,
+        runnable_sum: at.get(base, &f.runnable_sum)?,
+        util_sum: at.get(base, &f.util_sum)?,
+        period_contrib: at.get(base, &f.period_contrib)?,
+        load_avg: at.get(base, &f.load_avg)?,
+        runnable_avg: at.get(base, &f.runnable_avg)?,
+        util_avg: at.get(base, &f.util_avg)?,
+    })
 }
 
 /// The guest's text, fit for a terminal: what does not print is escaped, what is not UTF-8 replaced.

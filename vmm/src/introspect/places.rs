@@ -75,10 +75,40 @@ pub(super) struct RqFields {
     pub lost_idle_time: Field<u64>,
     pub prev_irq_time: Field<u64>,
     pub prev_steal_time_rq: Option<Field<u64>>,
-    pub avg_irq_util_avg: Field<u64>,
+    pub avg_irq: AvgFields,
     pub leaf_cfs_rq_list: u64,
     /// The root group's cfs_rq, where the run queue contains it.
     pub cfs: Option<u64>,
+}
+
+/// Members of a `struct sched_avg` inside another structure.
+pub(super) struct AvgFields {
+    pub last_update_time: Field<u64>,
+    pub load_sum: Field<u64>,
+    pub runnable_sum: Field<u64>,
+    pub util_sum: Field<u32>,
+    pub period_contrib: Field<u32>,
+    pub load_avg: Field<u64>,
+    pub runnable_avg: Field<u64>,
+    pub util_avg: Field<u64>,
+}
+
+/// The members of the `sched_avg` that `$structure` has under the name `$avg`.
+macro_rules! avg_fields {
+    ($resolver:expr, $structure:literal, $avg:literal) => {
+        (|r: &mut Resolver<'_>| {
+            Ok::<_, LayoutError>(AvgFields {
+                last_update_time: r.field($structure, concat!($avg, ".last_update_time"))?,
+                load_sum: r.field($structure, concat!($avg, ".load_sum"))?,
+                runnable_sum: r.field($structure, concat!($avg, ".runnable_sum"))?,
+                util_sum: r.field($structure, concat!($avg, ".util_sum"))?,
+                period_contrib: r.field($structure, concat!($avg, ".period_contrib"))?,
+                load_avg: r.field($structure, concat!($avg, ".load_avg"))?,
+                runnable_avg: r.field($structure, concat!($avg, ".runnable_avg"))?,
+                util_avg: r.field($structure, concat!($avg, ".util_avg"))?,
+            })
+        })($resolver)
+    };
 }
 
 /// Members of `struct task_struct`.
@@ -245,6 +275,8 @@ pub(super) struct Places {
     pub runqueues: u64,
     /// Address of `cpu_irqtime`.
     pub cpu_irqtime: u64,
+    /// Address of the preempt count, where it is known.
+    pub preempt_count: Option<u64>,
     /// Address of the pointer `ksoftirqd`, where the kernel has one.
     pub ksoftirqd: Option<u64>,
     /// Address of swapper's `task_struct`, where that is a variable.
@@ -337,7 +369,7 @@ impl Places {
             clock_pelt: r.field("rq", "clock_pelt")?,
             lost_idle_time: r.field("rq", "lost_idle_time")?,
             prev_irq_time: needs(irqtime, r.field("rq", "prev_irq_time"))?,
-            avg_irq_util_avg: needs(smp, r.field("rq", "avg_irq.util_avg"))?,
+            avg_irq: needs(smp, avg_fields!(r, "rq", "avg_irq"))?,
             leaf_cfs_rq_list: r.list_head("rq", "leaf_cfs_rq_list")?,
             cfs: r.start("rq", "cfs")?,
             prev_steal_time_rq,
@@ -352,6 +384,16 @@ impl Places {
         Ok(Self {
             runqueues: symbols.address("runqueues")?,
             cpu_irqtime,
+            preempt_count: match optional(symbols, "__preempt_count")? {
+                Some(address) => Some(address),
+                // One of the members of a hot structure from 6.2 to 6.14.
+                None => match optional(symbols, "pcpu_hot")? {
+                    Some(hot) => r
+                        .optional::<u32>("pcpu_hot", "preempt_count")?
+                        .map(|field| hot.wrapping_add(field.offset)),
+                    None => None,
+                },
+            },
             ksoftirqd: optional(symbols, "ksoftirqd")?,
             init_task: optional(symbols, "init_task")?,
             nr_threads: optional(symbols, "nr_threads")?,

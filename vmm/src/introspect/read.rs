@@ -248,6 +248,21 @@ impl<'m> Reader<'m> {
         })
     }
 
+    /// The variable of the name `member` at `address`, which is `structure`'s for errors.
+    pub fn variable(
+        &mut self,
+        structure: &'static str,
+        member: &'static str,
+        address: u64,
+    ) -> Result<u32, ReadError> {
+        self.value(address).map_err(|source| ReadError::Unreadable {
+            structure,
+            member,
+            address,
+            source,
+        })
+    }
+
     /// The bytes from `va` on. On an error, those of the pages before it have been copied.
     pub fn bytes(&mut self, va: u64, mut to: &mut [u8]) -> Result<(), TranslateError> {
         let mut va = va;

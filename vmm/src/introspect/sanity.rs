@@ -65,7 +65,7 @@ impl Introspector {
         at_most(rq, &p.rq.clock, view.clock_ns, now_ns)?;
         at_most(rq, &p.rq.clock_pelt, view.clock_pelt_ns, view.clock_task_ns)?;
         at_most(rq, &p.rq.prev_irq_time, view.prev_irq_time_ns, view.irqtime_total_ns)?;
-        at_most(rq, &p.rq.avg_irq_util_avg, view.avg_irq_util, FULL)?;
+        at_most(rq, &p.rq.avg_irq.util_avg, view.avg_irq.util_avg, FULL)?;
         at_most(rq, &p.rq.nr_switches, view.nr_switches, now_ns)?;
         if let Some(flags) = &p.rq.clock_update_flags {
             // RQCF_REQ_SKIP, RQCF_ACT_SKIP and RQCF_UPDATED (kernel/sched/sched.h, 6.12 to 7.3).

@@ -17,7 +17,7 @@ pub mod view;
 
 use std::sync::Arc;
 
-use guest_model::policy::Policy;
+use guest_model::policy::{Fault, Policy};
 use guest_model::wire::linux::Plan;
 use kvm_bindings::kvm_sregs;
 use thiserror::Error;
@@ -42,9 +42,11 @@ use crate::introspect::translate::{AddressSpace, Depth};
 use crate::introspect::user::{UserError, write_user};
 use crate::introspect::{Function, Lacks, ReadError, SetupError};
 use crate::kvm::VcpuError;
+use crate::replay::{self, Replay, Rule};
 use crate::session::{Control, PassOutcome, Session, Stop, chain};
 use crate::trace::Trace;
 use crate::view::GuestView;
+use crate::view::RqView;
 
 pub use self::run::Line;
 
@@ -154,11 +156,16 @@ pub struct Found {
     pub lacks: Vec<(CheckId, String)>,
     /// It has a steal clock.
     pub has_steal_clock: bool,
+    /// One level of hardirq in the kernel's preempt count; 0 if not seen.
+    pub hardirq_offset: u32,
+    /// Rules whose calls cannot be made again, and why.
+    pub unseen: Vec<(Rule, String)>,
 }
 
 /// A guest whose run can start at once.
 pub struct Prepared<I> {
     guest: Guest<I>,
+    faults: Vec<Fault>,
     /// What was found out about it.
     pub found: Found,
 }
@@ -285,6 +292,12 @@ pub fn prepare<I: Injections>(
     let baseline = Baseline::take(&guest.view, count, start)?;
     guest.view.begin(baseline);
     guest.probes.clear_counts();
+    let mut unseen = unseen(&missing, &lacks, &rq);
+    let hardirq_offset = rules.hardirq_offset().unwrap_or_else(|| {
+        let why = "no interrupt came before the run that would show how contexts are counted";
+        unseen.push((Rule::IrqtimeAccountIrq, why.into()));
+        0
+    });
     let mut lacks = lacking(&missing, lacks);
     if psi && !rules.knows_zero_delta() {
         lacks.push((CheckId::PsiZero, "the kernel met no zero delta before the run".into()));
@@ -293,14 +306,22 @@ pub fn prepare<I: Injections>(
     let rate_limit_seen = seen.is_some_and(|s| s == StampClock::ClockTask || reads_seen);
     if seen.is_none() {
         let why = "the kernel published no load before the run, so its clock is not known";
+        unseen.push((Rule::UpdateTgLoadAvg, why.into()));
         lacks.push((CheckId::TgRateLimit, why.into()));
     }
     let banner = guest.linux.banner()?;
     let has_steal_clock = steal_ns.is_some();
-    Ok(Prepared {
-        guest,
-        found: Found { banner, policy, rate_limit_seen, groups, lacks, has_steal_clock },
-    })
+    let found = Found {
+        banner,
+        policy,
+        rate_limit_seen,
+        groups,
+        lacks,
+        has_steal_clock,
+        hardirq_offset,
+        unseen,
+    };
+    Ok(Prepared { guest, faults: Vec::new(), found })
 }
 
 /// One turn of a guest before its run.
@@ -400,6 +421,29 @@ fn lacking(missing: &Missing, lacks: Lacks) -> Vec<(CheckId, String)> {
     checks
 }
 
+/// Rules whose calls cannot be made again, and why.
+fn unseen(missing: &Missing, lacks: &Lacks, rq: &RqView) -> Vec<(Rule, String)> {
+    let mut unseen = Vec::new();
+    for (rule, function) in [
+        (Rule::PsiAccountIrqtime, Function::PsiAccountIrqtime),
+        (Rule::UpdateIrqLoadAvg, Function::UpdateIrqLoadAvg),
+        (Rule::UpdateTgLoadAvg, Function::UpdateTgLoadAvg),
+    ] {
+        let hit = Hit::Call(function);
+        if let Some((_, why)) = missing.iter().find(|(m, _)| *m == hit) {
+            unseen.push((rule, why.clone()));
+        }
+    }
+    if let Some(why) = lacks.psi {
+        unseen.push((Rule::PsiAccountIrqtime, format!("the kernel {why}")));
+    }
+    if rq.preempt_count.is_none() {
+        let why = "the kernel's preempt count is not found";
+        unseen.push((Rule::IrqtimeAccountIrq, why.into()));
+    }
+    unseen
+}
+
 impl<I: Injections> Prepared<I> {
     /// The run: `session` from its start to its end. Whatever the guest does, what was found until then
     /// is in the outcome.
@@ -410,7 +454,7 @@ impl<I: Injections> Prepared<I> {
             session.lacks_steal_clock();
         }
         let control = session.control();
-        let begun = session.begin(&self.guest.view).map_err(GuestError::from);
+        let begun = self.begin(&mut session).map_err(GuestError::from);
         let (session, ended) = match begun {
             Ok(()) => self.guest.run(session),
             Err(e) => (session, Err(e)),
@@ -423,6 +467,26 @@ impl<I: Injections> Prepared<I> {
             user_hits: self.guest.probes.user_hits().to_vec(),
         };
         (outcome, trace, extras)
+    }
+
+    /// What the guest holds is where the checks and the replay start from.
+    fn begin(&self, session: &mut Session<I>) -> Result<(), Stop<ReadError>> {
+        let view = &self.guest.view;
+        session.begin(view)?;
+        let guest = replay::Guest {
+            policy: self.found.policy,
+            parents: self.found.groups.parents.clone(),
+            has_steal_clock: self.found.has_steal_clock,
+            hardirq_offset: self.found.hardirq_offset,
+            unseen: self.found.unseen.clone(),
+        };
+        session.replay(Replay::begin(guest, &self.faults, view).map_err(Stop::View)?);
+        Ok(())
+    }
+
+    /// Plants faults, each in a replay of its own.
+    pub fn plant(&mut self, faults: &[Fault]) {
+        self.faults = faults.to_vec();
     }
 
     /// Functions that read the scheduler clock, most often first.

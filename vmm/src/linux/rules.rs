@@ -30,6 +30,12 @@ const LIMITERS: [&str; 8] = [
 /// Values of each clock that are remembered: a guest before its run has a few thousand.
 const VALUES: usize = 1 << 16;
 
+/// `offset` of `irqtime_account_irq()`, if it is a level of hardirq: which bit that is has moved from 16 to 24
+/// in 7.3 (include/linux/preempt.h), and a level of softirq is below.
+fn hardirq_offset(offset: u32) -> Option<u32> {
+    (offset.is_power_of_two() && offset >= 1 << 16).then_some(offset)
+}
+
 /// What was seen so far.
 #[derive(Debug, Default)]
 pub struct Rules {
@@ -38,6 +44,7 @@ pub struct Rules {
     /// `psi_seq` at the entry of a call that reaches a delta of zero.
     zero_delta_seq: Option<u32>,
     zero_delta_writes: Option<bool>,
+    hardirq_offset: Option<u32>,
 }
 
 impl Rules {
@@ -75,7 +82,15 @@ impl Rules {
         {
             self.zero_delta_seq = Some(rq.psi_seq);
         }
+        if function == Function::IrqtimeAccountIrq {
+            self.hardirq_offset = self.hardirq_offset.max(hardirq_offset(args[1] as u32));
+        }
         Ok(())
+    }
+
+    /// One level of hardirq in the preempt count, as `irq_enter()` adds it; `None` if no interrupt came.
+    pub fn hardirq_offset(&self) -> Option<u32> {
+        self.hardirq_offset
     }
 
     /// A zero delta was seen, and what the kernel does about it.

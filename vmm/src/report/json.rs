@@ -3,6 +3,7 @@
 use guest_model::wire::{FIRST_PID, IDLE_PID, KSOFTIRQD_PID};
 use serde_json::{Value, json as value};
 
+use super::conformance;
 use super::findings::{self, Books, Merged};
 use super::repeat;
 use crate::check::{CheckId, Staleness, TgRow};
@@ -107,6 +108,7 @@ fn linux(linux: &LinuxOutcome, main: Option<&PassOutcome>) -> Value {
         "updates_skipped": acc.map(|acc| acc.updates_skipped),
         "skipped_behind_max_ns": acc.map(|acc| acc.skipped_behind_max_ns),
         "clock_readers": readers.collect::<Vec<_>>(),
+        "conformance": main.and_then(|pass| pass.conformance.first()).map(conformance::json),
         "probes": probes.collect::<Vec<_>>(),
     })
 }

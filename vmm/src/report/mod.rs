@@ -4,6 +4,7 @@
 //! wall-clock times, dates or addresses; what is not known is said to be unavailable (`null`),
 //! never 0.
 
+mod conformance;
 mod figure;
 mod findings;
 mod json;

@@ -43,6 +43,9 @@ pub fn page(out: &mut impl Write, outcome: &RunOutcome, color: bool) -> io::Resu
             page.clock_readers(linux)?;
             page.probes(linux)?;
         }
+        if let Some(conformance) = main.conformance.first() {
+            page.conformance(conformance)?;
+        }
         page.checks()?;
     }
     page.verdict()

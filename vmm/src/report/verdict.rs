@@ -82,7 +82,13 @@ impl<W: Write> Page<'_, W> {
             }
             Verdict::Fail => {
                 let checks = if fail == 1 { "check fails" } else { "checks fail" };
-                let text = format!("{fail} {checks}, {pass} hold, {rest} not judged in {passes}");
+                let differs = o.passes.first().and_then(|p| p.conformance.first());
+                let differs = match differs.map_or(0, |c| c.differences()) {
+                    0 => String::new(),
+                    n => format!("; {n} transitions differ from guest-model"),
+                };
+                let text =
+                    format!("{fail} {checks}, {pass} hold, {rest} not judged in {passes}{differs}");
                 ("FAIL", Tone::Bad, text)
             }
             Verdict::Incomplete => {

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use crate::view::{CfsRqView, CostsView, GuestView, PsiView, RqView};
+use crate::view::{AvgView, CfsRqView, CostsView, GuestView, PsiView, RqView};
 
 /// The clock that `last_update_tg_load_avg` is a stamp of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +149,11 @@ impl Baseline {
             prev_steal_time_rq_ns: rq.prev_steal_time_rq_ns.wrapping_sub(self.steal_ns),
             psi_irq_time_ns: rq.psi_irq_time_ns.wrapping_sub(self.irq_ns),
             irqtime_total_ns: rq.irqtime_total_ns.wrapping_sub(self.irq_ns),
+            irq_start_time_ns: rq.irq_start_time_ns.wrapping_sub(self.clock_ns),
+            avg_irq: AvgView {
+                last_update_time_ns: rq.avg_irq.last_update_time_ns.wrapping_sub(self.clock_ns),
+                ..rq.avg_irq
+            },
             psi_seq: rq.psi_seq.wrapping_sub(self.psi_seq),
             ..rq
         }

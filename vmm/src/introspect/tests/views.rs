@@ -33,7 +33,7 @@ fn the_run_queue_is_read_as_the_kernel_has_it() {
         [k.rq.clock, k.rq.clock_task, k.rq.clock_pelt, k.rq.lost_idle_time]
     );
     assert_eq!(
-        [rq.prev_irq_time_ns, rq.prev_steal_time_rq_ns, rq.psi_irq_time_ns, rq.avg_irq_util],
+        [rq.prev_irq_time_ns, rq.prev_steal_time_rq_ns, rq.psi_irq_time_ns, rq.avg_irq.util_avg],
         [k.rq.prev_irq_time, k.rq.prev_steal_time_rq, k.rq.psi_irq_time, k.rq.avg_irq.util_avg]
     );
     assert_eq!((rq.irqtime_total_ns, rq.psi_seq), (k.cpu_irqtime.total, k.psi_seq));

@@ -34,7 +34,7 @@ fn at_the_start_all_is_zero_but_the_clocks_which_are_as_old_as_the_last_update()
     assert_eq!(rq.clock_pelt_ns as i64, -3_000_000, "it lags clock_task by what it did before");
     assert_eq!([rq.prev_irq_time_ns, rq.psi_irq_time_ns, rq.irqtime_total_ns], [0; 3]);
     assert_eq!([rq.prev_steal_time_rq_ns, rq.nr_switches, rq.lost_idle_time_ns], [0; 3]);
-    assert_eq!((rq.psi_seq, rq.nr_running, rq.curr_pid, rq.avg_irq_util), (0, 2, 42, 12));
+    assert_eq!((rq.psi_seq, rq.nr_running, rq.curr_pid, rq.avg_irq.util_avg), (0, 2, 42, 12));
     assert_eq!(view.irqtime_total_ns(), Ok(0));
     for group in 0..4 {
         assert_eq!(view.psi_group(group).unwrap().irq_full_ns, 0);

@@ -35,7 +35,9 @@ type Spec = (&'static str, &'static [(&'static str, Of)]);
 const AVG: Spec = (
     "sched_avg",
     &[
+        ("last_update_time", U64),
         ("load_sum", U64),
+        ("runnable_sum", U64),
         ("util_sum", U32),
         ("period_contrib", U32),
         ("load_avg", U64),
