@@ -58,6 +58,28 @@ impl SchedAvg {
     }
 }
 
+/// How `enqueue_load_avg()` adds an entity's load to its cfs_rq's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddLoad {
+    /// As the numbers are (to Linux 6.12 at least).
+    Plain,
+    /// And the sum is raised to the least that its average allows (`__update_sa()`, Linux 7.2).
+    Clamped,
+}
+
+/// `cfs_rq->removed`: what tasks that left the CPU asleep have taken with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Tasks.
+    pub nr: u32,
+    /// Their load.
+    pub load_avg: u64,
+    /// Their utilisation.
+    pub util_avg: u64,
+    /// Their runnable average.
+    pub runnable_avg: u64,
+}
+
 impl SchedEntity {
     /// `se_weight()`.
     pub(crate) fn weight(&self) -> u64 {
@@ -81,7 +103,7 @@ impl SchedEntity {
 impl CfsRq {
     /// `__update_load_avg_cfs_rq()`: true if the averages changed.
     #[inline]
-    fn update_load_avg_cfs_rq(&mut self, now: u64) -> bool {
+    pub fn update_load_avg_cfs_rq(&mut self, now: u64) -> bool {
         let load = scale_load_down(self.load_weight);
         let running = self.curr != NONE;
         let due = self.avg.update_load_sum(now, load, u64::from(self.h_nr_runnable), running);
@@ -91,6 +113,32 @@ impl CfsRq {
         due
     }
 
+    /// The first half of `update_cfs_rq_load_avg()`: takes out what `removed` has. The bundled kernel
+    /// removes nothing: a task that exits is detached at its last dequeue.
+    pub fn take_removed(&mut self, removed: Removed) {
+        if removed.nr == 0 {
+            return;
+        }
+        let divider = u64::from(self.avg.divider());
+        let minus = |n: u64| (n as i64).wrapping_neg();
+        let sum = |n: u64| minus(n.wrapping_mul(divider));
+        self.avg.update_sa_load(minus(removed.load_avg), sum(removed.load_avg));
+        self.avg.update_sa_util(minus(removed.util_avg), sum(removed.util_avg));
+        self.avg.update_sa_runnable(minus(removed.runnable_avg), sum(removed.runnable_avg));
+        self.add_tg_cfs_propagate(sum(removed.runnable_avg) >> SCHED_CAPACITY_SHIFT);
+    }
+
+    /// `enqueue_load_avg()`.
+    fn enqueue_load_avg(&mut self, load_avg: u64, load_sum: u64, add: AddLoad) {
+        match add {
+            AddLoad::Clamped => self.avg.update_sa_load(load_avg as i64, load_sum as i64),
+            AddLoad::Plain => {
+                self.avg.load_avg = self.avg.load_avg.wrapping_add(load_avg);
+                self.avg.load_sum = self.avg.load_sum.wrapping_add(load_sum);
+            }
+        }
+    }
+
     /// `add_tg_cfs_propagate()`.
     fn add_tg_cfs_propagate(&mut self, runnable_sum: i64) {
         self.propagate = 1;
@@ -98,7 +146,7 @@ impl CfsRq {
     }
 
     /// `attach_entity_load_avg()`.
-    fn attach_entity_load_avg(&mut self, e: &mut SchedEntity) {
+    pub fn attach_entity_load_avg(&mut self, e: &mut SchedEntity, add: AddLoad) {
         let divider = u64::from(self.avg.divider());
         let weight = e.weight();
         e.attached = true;
@@ -112,8 +160,7 @@ impl CfsRq {
             _ => 1,
         };
 
-        let load_sum = weight.wrapping_mul(e.avg.load_sum) as i64;
-        self.avg.update_sa_load(e.avg.load_avg as i64, load_sum);
+        self.enqueue_load_avg(e.avg.load_avg, weight.wrapping_mul(e.avg.load_sum), add);
         self.avg.util_avg = self.avg.util_avg.wrapping_add(e.avg.util_avg);
         self.avg.util_sum = self.avg.util_sum.wrapping_add(e.avg.util_sum);
         self.avg.runnable_avg = self.avg.runnable_avg.wrapping_add(e.avg.runnable_avg);
@@ -122,7 +169,7 @@ impl CfsRq {
     }
 
     /// `detach_entity_load_avg()`.
-    fn detach_entity_load_avg(&mut self, e: &mut SchedEntity) {
+    pub fn detach_entity_load_avg(&mut self, e: &mut SchedEntity) {
         e.attached = false;
         let minus = |n: u64| (n as i64).wrapping_neg();
         self.avg
@@ -130,6 +177,40 @@ impl CfsRq {
         self.avg.update_sa_util(minus(e.avg.util_avg), minus(e.avg.util_sum.into()));
         self.avg.update_sa_runnable(minus(e.avg.runnable_avg), minus(e.avg.runnable_sum));
         self.add_tg_cfs_propagate(minus(e.avg.load_sum));
+    }
+
+    /// What `reweight_entity()` does to the averages: `e` has another weight from here on, scaled.
+    pub fn reweight_load_avg(&mut self, e: &mut SchedEntity, weight: u64, add: AddLoad) {
+        let minus = |n: u64| (n as i64).wrapping_neg();
+        let old_sum = e.weight().wrapping_mul(e.avg.load_sum);
+        self.avg.update_sa_load(minus(e.avg.load_avg), minus(old_sum));
+        e.load_weight = weight;
+        let load_sum = e.weight().wrapping_mul(e.avg.load_sum);
+        e.avg.load_avg = load_sum / u64::from(e.avg.divider());
+        self.enqueue_load_avg(e.avg.load_avg, load_sum, add);
+    }
+
+    /// `propagate_entity_load_avg()`: what attached or detached under `gq` moves to its entity `e`, which
+    /// is queued here. Returns whether anything did.
+    pub fn propagate_entity_load_avg(&mut self, e: &mut SchedEntity, gq: &mut Self) -> bool {
+        if gq.propagate == 0 {
+            return false;
+        }
+        gq.propagate = 0;
+        let prop = core::mem::take(&mut gq.prop_runnable_sum);
+        let estimate = if prop < 0 {
+            gq.avg.load_sum.checked_div(scale_load_down(gq.load_weight)).unwrap_or(0)
+        } else {
+            0
+        };
+        self.add_tg_cfs_propagate(prop);
+        let divider = u64::from(self.avg.divider());
+        self.update_tg_cfs_util(e, gq.avg.util_avg, divider);
+        self.update_tg_cfs_runnable(e, gq.avg.runnable_avg, divider);
+        if prop != 0 {
+            self.update_tg_cfs_load(e, prop, estimate, divider);
+        }
+        true
     }
 
     /// `update_tg_cfs_util()`: the group's entity `e`, queued here, takes its cfs_rq's utilisation.
@@ -191,30 +272,13 @@ impl Kernel {
         if my_q == NONE || self.cfs_rqs[my_q as usize].propagate == 0 {
             return false;
         }
-        self.propagate_from(my_q as usize, cfs, se);
-        true
+        self.propagate_from(my_q as usize, cfs, se)
     }
 
-    fn propagate_from(&mut self, group: usize, cfs: usize, se: usize) {
-        let gq = &mut self.cfs_rqs[group];
-        gq.propagate = 0;
-        let prop = core::mem::take(&mut gq.prop_runnable_sum);
-        let (util_avg, runnable_avg) = (gq.avg.util_avg, gq.avg.runnable_avg);
-        let estimate = if prop < 0 {
-            gq.avg.load_sum.checked_div(scale_load_down(gq.load_weight)).unwrap_or(0)
-        } else {
-            0
-        };
-
-        let q = &mut self.cfs_rqs[cfs];
-        let e = &mut self.ses[se];
-        q.add_tg_cfs_propagate(prop);
-        let divider = u64::from(q.avg.divider());
-        q.update_tg_cfs_util(e, util_avg, divider);
-        q.update_tg_cfs_runnable(e, runnable_avg, divider);
-        if prop != 0 {
-            q.update_tg_cfs_load(e, prop, estimate, divider);
-        }
+    fn propagate_from(&mut self, group: usize, cfs: usize, se: usize) -> bool {
+        // A group is not its own parent.
+        let Ok([gq, q]) = self.cfs_rqs.get_disjoint_mut([group, cfs]) else { return false };
+        q.propagate_entity_load_avg(&mut self.ses[se], gq)
     }
 
     /// `se_update_runnable()`.
@@ -245,7 +309,7 @@ impl Kernel {
         let q = &mut self.cfs_rqs[cfs];
         let e = &mut self.ses[se];
         if !e.attached && flags & DO_ATTACH != 0 {
-            q.attach_entity_load_avg(e);
+            q.attach_entity_load_avg(e, AddLoad::Clamped);
         } else if flags & DO_DETACH != 0 {
             q.detach_entity_load_avg(e);
         } else if !decayed || flags & UPDATE_TG == 0 {
@@ -322,13 +386,7 @@ impl Kernel {
         if e.on_rq {
             q.load_weight = q.load_weight.wrapping_sub(e.load_weight).wrapping_add(weight);
         }
-        let minus = |n: u64| (n as i64).wrapping_neg();
-        let old_sum = e.weight().wrapping_mul(e.avg.load_sum);
-        q.avg.update_sa_load(minus(e.avg.load_avg), minus(old_sum));
-        e.load_weight = weight;
-        let load_sum = e.weight().wrapping_mul(e.avg.load_sum);
-        e.avg.load_avg = load_sum / u64::from(e.avg.divider());
-        q.avg.update_sa_load(e.avg.load_avg as i64, load_sum as i64);
+        q.reweight_load_avg(e, weight, AddLoad::Clamped);
     }
 
     /// `init_entity_runnable_average()` and `post_init_entity_util_avg()`: a new task starts with

@@ -16,7 +16,7 @@ use crate::ledger::{Context, Ledger};
 use crate::observe::{Mark, Observer, Step, rq_values};
 use crate::replay::{Conformance, Replay};
 use crate::trace::{Kind, Record, Trace};
-use crate::view::{Call, CfsRqView, CostsView, GuestView, PsiView, RqView};
+use crate::view::{Call, CfsRqView, CostsView, GuestView, LoadCall, LoadView, PsiView, RqView};
 
 /// What another thread sees of a run, and how it ends it.
 #[derive(Debug, Default)]
@@ -344,6 +344,16 @@ impl<I: Injections> Session<I> {
             replay.nested(call);
         }
         Ok(())
+    }
+
+    /// A function that moves load was entered: nothing but the replay is told.
+    #[inline]
+    pub fn load<V: LoadView>(&mut self, view: &V, call: LoadCall) -> Result<(), Stop<V::Error>> {
+        let at_ns = self.engine.clock().now_ns();
+        match &mut self.replay {
+            Some(replay) => replay.load(view, at_ns, call).map_err(Stop::View),
+            None => Ok(()),
+        }
     }
 
     /// A probe of the user's was hit, with these in `rdi`, `rsi`, `rdx`, `rcx`, `r8` and `r9`.

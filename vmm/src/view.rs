@@ -240,3 +240,124 @@ pub trait GuestView {
     /// The cost counters, or `None` where the guest keeps none.
     fn costs(&self) -> Result<Option<CostsView>, Self::Error>;
 }
+
+/// `cfs_rq->removed`: what tasks that left the CPU asleep have taken with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemovedView {
+    /// Tasks.
+    pub nr: u32,
+    /// Their load.
+    pub load_avg: u64,
+    /// Their utilisation.
+    pub util_avg: u64,
+    /// Their runnable average.
+    pub runnable_avg: u64,
+}
+
+/// A function that moves load was entered, with these arguments. An entity goes by its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadCall {
+    /// `update_load_avg(cfs_rq, se, flags)`: what it moves it moves through the others, but for what
+    /// propagates from a group to its entity.
+    UpdateLoadAvg {
+        /// The cfs_rq's group.
+        group: u16,
+        /// The entity.
+        se: u64,
+    },
+    /// `update_cfs_rq_load_avg(now, cfs_rq)`.
+    UpdateCfsRqLoadAvg {
+        /// The cfs_rq's group.
+        group: u16,
+        /// `cfs_rq_clock_pelt()`, ns.
+        now_ns: u64,
+    },
+    /// `attach_entity_load_avg(cfs_rq, se)`.
+    Attach {
+        /// The cfs_rq's group.
+        group: u16,
+        /// The entity.
+        se: u64,
+    },
+    /// `detach_entity_load_avg(cfs_rq, se)`.
+    Detach {
+        /// The cfs_rq's group.
+        group: u16,
+        /// The entity.
+        se: u64,
+    },
+    /// `reweight_entity(cfs_rq, se, weight)`.
+    Reweight {
+        /// The cfs_rq's group.
+        group: u16,
+        /// The entity.
+        se: u64,
+        /// Its new weight, scaled.
+        weight: u64,
+    },
+}
+
+/// A cfs_rq, as far as its load depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CfsLoadView {
+    /// Its averages.
+    pub avg: AvgView,
+    /// Sum of the queued entities' weights, scaled.
+    pub load_weight: u64,
+    /// Runnable tasks here and below.
+    pub h_nr_runnable: u32,
+    /// An entity of it runs.
+    pub running: bool,
+    /// `prop_runnable_sum` is to be moved up.
+    pub propagate: u64,
+    /// Runnable time that attached or detached.
+    pub prop_runnable_sum: i64,
+    /// What left it.
+    pub removed: RemovedView,
+}
+
+/// An entity, as far as load depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntityView {
+    /// Its averages.
+    pub avg: AvgView,
+    /// Its weight, scaled.
+    pub load_weight: u64,
+    /// The group that it stands for; `None` for a task.
+    pub my_q: Option<u16>,
+}
+
+/// A guest whose load can be read.
+pub trait LoadView {
+    /// Why a read can fail.
+    type Error;
+
+    /// The cfs_rq of a group.
+    fn cfs_state(&self, group: u16) -> Result<CfsLoadView, Self::Error>;
+    /// The entity at an address.
+    fn se_state(&self, se: u64) -> Result<EntityView, Self::Error>;
+}
+
+impl LoadCall {
+    /// The group of its cfs_rq.
+    pub fn group(self) -> u16 {
+        match self {
+            Self::UpdateLoadAvg { group, .. }
+            | Self::UpdateCfsRqLoadAvg { group, .. }
+            | Self::Attach { group, .. }
+            | Self::Detach { group, .. }
+            | Self::Reweight { group, .. } => group,
+        }
+    }
+
+    /// The function.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::UpdateLoadAvg { .. } => "update_load_avg",
+            Self::UpdateCfsRqLoadAvg { .. } => "update_cfs_rq_load_avg",
+            Self::Attach { .. } => "attach_entity_load_avg",
+            Self::Detach { .. } => "detach_entity_load_avg",
+            Self::Reweight { .. } => "reweight_entity",
+        }
+    }
+}

@@ -93,7 +93,7 @@ fn what_attaches_to_an_empty_cfs_rq_leaves_nothing_when_it_detaches() {
         k.ses[se].load_weight = crate::fair::scale_load(weight);
         k.init_entity_averages(FIRST_PID);
         let (q, e) = (&mut k.cfs_rqs[0], &mut k.ses[se]);
-        q.attach_entity_load_avg(e);
+        q.attach_entity_load_avg(e, AddLoad::Clamped);
         assert!(e.attached);
         assert_eq!((q.avg.load_avg, q.avg.util_avg, q.avg.runnable_avg), (weight, 512, 512));
         assert_eq!(q.prop_runnable_sum, e.avg.load_sum as i64);
@@ -111,7 +111,7 @@ fn an_entity_aligns_its_window_with_the_cfs_rq_that_it_joins() {
     k.cfs_rqs[0].avg.period_contrib = 333;
     k.init_entity_averages(FIRST_PID);
     let (q, e) = (&mut k.cfs_rqs[0], &mut k.ses[task_se(FIRST_PID)]);
-    q.attach_entity_load_avg(e);
+    q.attach_entity_load_avg(e, AddLoad::Clamped);
     assert_eq!((e.avg.last_update_time, e.avg.period_contrib), (77 << 10, 333));
     assert_eq!(e.avg.load_sum, (DIVIDER + 333) * 1024 / 1024);
     assert_eq!(u64::from(e.avg.util_sum), (DIVIDER + 333) * 512);

@@ -10,7 +10,8 @@ use super::read::{ReadError, Reader};
 use super::symbols::SymbolSource;
 use super::translate::AddressSpace;
 use crate::view::{
-    AvgView, CfsRqView, CostsView, CpustatView, GuestView, PsiView, RqView, RunnableView, TaskRef,
+    AvgView, CfsLoadView, CfsRqView, CostsView, CpustatView, EntityView, GuestView, LoadView,
+    PsiView, RemovedView, RqView, RunnableView, TaskRef,
 };
 
 /// Largest pid, exclusive: `PID_MAX_LIMIT` of a 64-bit kernel (include/linux/threads.h, 6.12 to 7.3).
@@ -294,6 +295,11 @@ impl Introspector {
         }))
     }
 
+    /// Why the load of a cfs_rq cannot be read, if it cannot.
+    pub fn load_is_unknown(&self) -> Option<String> {
+        self.places.load.as_ref().err().map(ToString::to_string)
+    }
+
     /// What the guest's kernel lacks that others have.
     pub fn lacks(&self) -> Lacks {
         self.places.lacks
@@ -452,6 +458,55 @@ pub(super) fn points_to(
     }
     let (structure, member) = (field.structure, field.member);
     Err(ReadError::WrongPointer { structure, member, base, expected, got })
+}
+
+impl LoadView for Introspector {
+    type Error = ReadError;
+
+    fn cfs_state(&self, group: u16) -> Result<CfsLoadView, ReadError> {
+        let at = &mut self.reader();
+        let cfs_rq = self.group(group)?.cfs_rq;
+        let Ok(f) = &self.places.load else { return Ok(CfsLoadView::default()) };
+        let delayed = match &f.h_nr_delayed {
+            Some(field) => at.get(cfs_rq, field)?,
+            None => 0,
+        };
+        Ok(CfsLoadView {
+            avg: read_avg(at, cfs_rq, &f.avg)?,
+            load_weight: at.get(cfs_rq, &f.load_weight)?,
+            h_nr_runnable: at.get(cfs_rq, &f.h_nr_runnable)?.wrapping_sub(delayed),
+            running: at.get(cfs_rq, &f.curr)? != 0,
+            propagate: at.get(cfs_rq, &f.propagate)?,
+            prop_runnable_sum: at.get(cfs_rq, &f.prop_runnable_sum)? as i64,
+            removed: RemovedView {
+                nr: at.get(cfs_rq, &f.removed_nr)?,
+                load_avg: at.get(cfs_rq, &f.removed_load_avg)?,
+                util_avg: at.get(cfs_rq, &f.removed_util_avg)?,
+                runnable_avg: at.get(cfs_rq, &f.removed_runnable_avg)?,
+            },
+        })
+    }
+
+    fn se_state(&self, se: u64) -> Result<EntityView, ReadError> {
+        let at = &mut self.reader();
+        let Ok(f) = &self.places.load else { return Ok(EntityView::default()) };
+        let my_q = at.get(se, &f.my_q)?;
+        let (holder, target, known) = ("sched_entity.my_q", "cfs_rq", self.groups.len());
+        let my_q = match my_q {
+            0 => None,
+            address => Some(self.groups.of_cfs_rq(address).ok_or(ReadError::UnknownAddress {
+                holder,
+                target,
+                address,
+                known,
+            })?),
+        };
+        Ok(EntityView {
+            avg: read_avg(at, se, &f.se_avg)?,
+            load_weight: at.get(se, &f.se_load_weight)?,
+            my_q,
+        })
+    }
 }
 
 impl GuestView for Introspector {

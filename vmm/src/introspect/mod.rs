@@ -26,5 +26,5 @@ pub mod user;
 
 pub use introspector::{Introspector, Snapshot};
 pub use places::{Lacks, SetupError};
-pub use probe::Function;
+pub use probe::{Function, LoadFunction};
 pub use read::ReadError;

@@ -136,6 +136,52 @@ pub(super) struct RunnableFields {
     pub tg_runnable_avg: Field<u64>,
 }
 
+/// What the load of a cfs_rq depends on.
+pub(super) struct LoadPlaces {
+    pub avg: AvgFields,
+    pub load_weight: Field<u64>,
+    /// Runnable tasks; until 6.13 those queued, less [`LoadPlaces::h_nr_delayed`].
+    pub h_nr_runnable: Field<u32>,
+    pub h_nr_delayed: Option<Field<u32>>,
+    pub curr: Field<u64>,
+    pub propagate: Field<u64>,
+    pub prop_runnable_sum: Field<u64>,
+    pub removed_nr: Field<u32>,
+    pub removed_load_avg: Field<u64>,
+    pub removed_util_avg: Field<u64>,
+    pub removed_runnable_avg: Field<u64>,
+    /// Members of `struct sched_entity`.
+    pub se_avg: AvgFields,
+    pub se_load_weight: Field<u64>,
+    pub my_q: Field<u64>,
+}
+
+impl LoadPlaces {
+    fn resolve(r: &mut Resolver<'_>) -> Result<Self, LayoutError> {
+        let h_nr_delayed = match r.optional::<u32>("cfs_rq", "h_nr_runnable")? {
+            Some(_) => None,
+            None => r.optional("cfs_rq", "h_nr_delayed")?,
+        };
+        Ok(Self {
+            avg: avg_fields!(r, "cfs_rq", "avg")?,
+            load_weight: r.field("cfs_rq", "load.weight")?,
+            h_nr_runnable: r.any_of("cfs_rq", &["h_nr_runnable", "h_nr_queued", "h_nr_running"])?,
+            h_nr_delayed,
+            // 7.3 keeps all tasks on the root's, and each group's own running entity under this name.
+            curr: r.any_of("cfs_rq", &["h_curr", "curr"])?,
+            propagate: r.field("cfs_rq", "propagate")?,
+            prop_runnable_sum: r.field("cfs_rq", "prop_runnable_sum")?,
+            removed_nr: r.field("cfs_rq", "removed.nr")?,
+            removed_load_avg: r.field("cfs_rq", "removed.load_avg")?,
+            removed_util_avg: r.field("cfs_rq", "removed.util_avg")?,
+            removed_runnable_avg: r.field("cfs_rq", "removed.runnable_avg")?,
+            se_avg: avg_fields!(r, "sched_entity", "avg")?,
+            se_load_weight: r.field("sched_entity", "load.weight")?,
+            my_q: r.field("sched_entity", "my_q")?,
+        })
+    }
+}
+
 /// Members of `struct task_group`.
 pub(super) struct TaskGroupFields {
     pub load_avg: Field<u64>,
@@ -286,6 +332,8 @@ pub(super) struct Places {
     pub rq: RqFields,
     pub task: TaskFields,
     pub cfs_rq: CfsRqFields,
+    /// What load depends on, or which member is not there.
+    pub load: Result<LoadPlaces, LayoutError>,
     pub task_group: TaskGroupFields,
     pub list: ListFields,
     pub irqtime: IrqtimeFields,
@@ -404,6 +452,7 @@ impl Places {
                 comm: r.optional("task_struct", "comm")?,
             },
             cfs_rq,
+            load: LoadPlaces::resolve(r),
             task_group,
             list: ListFields {
                 next: r.field("list_head", "next")?,

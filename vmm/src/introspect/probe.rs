@@ -4,7 +4,7 @@ use guest_model::wire::probe;
 
 use super::introspector::Introspector;
 use super::read::{ReadError, Reader};
-use crate::view::{Call, TaskRef};
+use crate::view::{Call, LoadCall, TaskRef};
 
 /// A function that has a probe at its entry, and a [`Call`] to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,38 @@ impl Function {
     }
 }
 
+/// A function that moves the load of a cfs_rq, and has a probe at its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadFunction {
+    /// `update_load_avg()`.
+    UpdateLoadAvg,
+    /// `update_cfs_rq_load_avg()`.
+    UpdateCfsRqLoadAvg,
+    /// `attach_entity_load_avg()`.
+    Attach,
+    /// `detach_entity_load_avg()`.
+    Detach,
+    /// `reweight_entity()`.
+    Reweight,
+}
+
+impl LoadFunction {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::UpdateLoadAvg, Self::UpdateCfsRqLoadAvg, Self::Attach, Self::Detach, Self::Reweight];
+
+    /// Its name in the kernel.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Self::UpdateLoadAvg => "update_load_avg",
+            Self::UpdateCfsRqLoadAvg => "update_cfs_rq_load_avg",
+            Self::Attach => "attach_entity_load_avg",
+            Self::Detach => "detach_entity_load_avg",
+            Self::Reweight => "reweight_entity",
+        }
+    }
+}
+
 impl Introspector {
     /// The call behind the bundled guest's probe number `number`: see [`Introspector::call`].
     pub fn decode(&self, number: u8, args: [u64; 3]) -> Result<Call, ReadError> {
@@ -115,6 +147,34 @@ impl Introspector {
             },
             Function::ClearTgLoadAvg => Call::ClearTgLoadAvg {
                 group: self.cfs_rq_group("cfs_rq of clear_tg_load_avg()", a)?,
+            },
+        })
+    }
+
+    /// The call of `function` that was entered with `args` in `rdi`, `rsi`, `rdx`.
+    pub fn load_call(&self, function: LoadFunction, args: [u64; 3]) -> Result<LoadCall, ReadError> {
+        let [a, b, c] = args;
+        Ok(match function {
+            LoadFunction::UpdateLoadAvg => LoadCall::UpdateLoadAvg {
+                group: self.cfs_rq_group("cfs_rq of update_load_avg()", a)?,
+                se: b,
+            },
+            LoadFunction::UpdateCfsRqLoadAvg => LoadCall::UpdateCfsRqLoadAvg {
+                group: self.cfs_rq_group("cfs_rq of update_cfs_rq_load_avg()", b)?,
+                now_ns: a,
+            },
+            LoadFunction::Attach => LoadCall::Attach {
+                group: self.cfs_rq_group("cfs_rq of attach_entity_load_avg()", a)?,
+                se: b,
+            },
+            LoadFunction::Detach => LoadCall::Detach {
+                group: self.cfs_rq_group("cfs_rq of detach_entity_load_avg()", a)?,
+                se: b,
+            },
+            LoadFunction::Reweight => LoadCall::Reweight {
+                group: self.cfs_rq_group("cfs_rq of reweight_entity()", a)?,
+                se: b,
+                weight: c,
             },
         })
     }

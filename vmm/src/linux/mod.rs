@@ -17,7 +17,7 @@ pub mod view;
 
 use std::sync::Arc;
 
-use guest_model::policy::{Fault, Policy};
+use guest_model::policy::Policy;
 use guest_model::wire::linux::Plan;
 use kvm_bindings::kvm_sregs;
 use thiserror::Error;
@@ -34,13 +34,14 @@ use crate::check::CheckId;
 use crate::engine::Injections;
 use crate::guest::{GuestError, broke_off};
 use crate::introspect::linux::btf::Btf;
+use crate::introspect::linux::displace::Slots;
 use crate::introspect::linux::patch::PatchError;
 use crate::introspect::linux::run_view::{Baseline, StampClock, Start, StartError, settled};
 use crate::introspect::linux::symbols::SymbolTable;
 use crate::introspect::linux::{Groups, Linux};
 use crate::introspect::translate::{AddressSpace, Depth};
 use crate::introspect::user::{UserError, write_user};
-use crate::introspect::{Function, Lacks, ReadError, SetupError};
+use crate::introspect::{Function, Lacks, LoadFunction, ReadError, SetupError};
 use crate::kvm::VcpuError;
 use crate::replay::{self, Replay, Rule};
 use crate::session::{Control, PassOutcome, Session, Stop, chain};
@@ -165,7 +166,7 @@ pub struct Found {
 /// A guest whose run can start at once.
 pub struct Prepared<I> {
     guest: Guest<I>,
-    faults: Vec<Fault>,
+    faults: Vec<replay::Planted>,
     /// What was found out about it.
     pub found: Found,
 }
@@ -292,7 +293,7 @@ pub fn prepare<I: Injections>(
     let baseline = Baseline::take(&guest.view, count, start)?;
     guest.view.begin(baseline);
     guest.probes.clear_counts();
-    let mut unseen = unseen(&missing, &lacks, &rq);
+    let mut unseen = unseen(&missing, &lacks, guest.view.raw().load_is_unknown(), &rq);
     let hardirq_offset = rules.hardirq_offset().unwrap_or_else(|| {
         let why = "no interrupt came before the run that would show how contexts are counted";
         unseen.push((Rule::IrqtimeAccountIrq, why.into()));
@@ -355,18 +356,20 @@ fn install(linux: &Linux, wanted: &[UserProbe]) -> Result<(Probes, Missing), Lin
         let hit = Hit::Call(function);
         let name = function.symbol();
         let port = probes.next_port(name)?;
-        let planted = match linux.probe(name, port) {
-            Err(PatchError::NotANoOp { .. }) => linux
-                .displace(name, port, &mut slots)
-                .map(|displaced| (displaced.address, Some(displaced.resume))),
-            other => other.map(|planted| (planted.address, None)),
-        };
-        match planted {
+        match plant(linux, name, port, &mut slots) {
             Ok((address, resume)) => probes.add(address, hit, resume),
             Err(e) if matches!(function, Function::UpdateRqClock | Function::IrqtimeAccountIrq) => {
                 return Err(e.into());
             }
             Err(e) => missing.push((hit, chain(&e))),
+        }
+    }
+    for function in LoadFunction::ALL {
+        let name = function.symbol();
+        let port = probes.next_port(name)?;
+        match plant(linux, name, port, &mut slots) {
+            Ok((address, resume)) => probes.add(address, Hit::Load(function), resume),
+            Err(e) => missing.push((Hit::Load(function), chain(&e))),
         }
     }
     for extra in EXTRA {
@@ -389,6 +392,21 @@ fn install(linux: &Linux, wanted: &[UserProbe]) -> Result<(Probes, Missing), Lin
         probes.add(planted.address, Hit::User(index), None);
     }
     Ok((probes, missing))
+}
+
+/// Plants a probe, whatever the function begins with: where it is, and where the guest goes on if not behind it.
+fn plant(
+    linux: &Linux,
+    name: &str,
+    port: u8,
+    slots: &mut Slots,
+) -> Result<(u64, Option<u64>), PatchError> {
+    match linux.probe(name, port) {
+        Err(PatchError::NotANoOp { .. }) => linux
+            .displace(name, port, slots)
+            .map(|displaced| (displaced.address, Some(displaced.resume))),
+        other => other.map(|planted| (planted.address, None)),
+    }
 }
 
 /// The checks that are about what a kernel lacks, and what that is.
@@ -422,7 +440,12 @@ fn lacking(missing: &Missing, lacks: Lacks) -> Vec<(CheckId, String)> {
 }
 
 /// Rules whose calls cannot be made again, and why.
-fn unseen(missing: &Missing, lacks: &Lacks, rq: &RqView) -> Vec<(Rule, String)> {
+fn unseen(
+    missing: &Missing,
+    lacks: &Lacks,
+    load_unknown: Option<String>,
+    rq: &RqView,
+) -> Vec<(Rule, String)> {
     let mut unseen = Vec::new();
     for (rule, function) in [
         (Rule::PsiAccountIrqtime, Function::PsiAccountIrqtime),
@@ -433,6 +456,10 @@ fn unseen(missing: &Missing, lacks: &Lacks, rq: &RqView) -> Vec<(Rule, String)> 
         if let Some((_, why)) = missing.iter().find(|(m, _)| *m == hit) {
             unseen.push((rule, why.clone()));
         }
+    }
+    let load = missing.iter().find(|(hit, _)| matches!(hit, Hit::Load(_)));
+    if let Some(why) = load.map(|(_, why)| why.clone()).or(load_unknown) {
+        unseen.push((Rule::UpdateLoadAvg, why));
     }
     if let Some(why) = lacks.psi {
         unseen.push((Rule::PsiAccountIrqtime, format!("the kernel {why}")));
@@ -485,7 +512,7 @@ impl<I: Injections> Prepared<I> {
     }
 
     /// Plants faults, each in a replay of its own.
-    pub fn plant(&mut self, faults: &[Fault]) {
+    pub fn plant(&mut self, faults: &[replay::Planted]) {
         self.faults = faults.to_vec();
     }
 

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use thiserror::Error;
 
-use crate::introspect::Function;
+use crate::introspect::{Function, LoadFunction};
 
 /// Ports of patched function entries: `out imm8, al` names the probe by its port.
 pub const PROBE_PORTS: RangeInclusive<u16> = 0xa8..=0xdf;
@@ -14,6 +14,8 @@ pub const PROBE_PORTS: RangeInclusive<u16> = 0xa8..=0xdf;
 pub enum Hit {
     /// A call that the observer takes.
     Call(Function),
+    /// A call that moves load, for the replay.
+    Load(LoadFunction),
     /// The scheduler's tick begins.
     Tick,
     /// The network driver polls, in softirq context or in ksoftirqd.

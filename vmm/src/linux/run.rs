@@ -328,6 +328,14 @@ impl<I: Injections> Guest<I> {
         let regs = self.machine.vcpu.regs()?;
         match self.probes.hit(port) {
             None => return Err(unhandled(Exit::Out { port, size: 1, value: 0 })),
+            Some(Hit::Load(function)) => {
+                if let Time::Run(session) = &mut self.time {
+                    let args = [regs.rdi, regs.rsi, regs.rdx];
+                    let raw = self.view.raw();
+                    let call = raw.load_call(function, args).map_err(Stop::View)?;
+                    session.load(raw, call)?;
+                }
+            }
             Some(Hit::Softirq) => self.softirq(port)?,
             Some(Hit::ClockRead) => {
                 let caller = self.linux.return_address(regs.rsp).map_err(Stop::View)?;

@@ -9,13 +9,16 @@
 //! The bundled guest is not replayed: it runs guest-model itself.
 
 mod oracle;
+mod pelt;
 
 use guest_model::policy::{Fault, Policy};
 use guest_model::softirq::HARDIRQ_OFFSET;
 
 use self::oracle::Oracle;
+pub use self::pelt::LoadFault;
+use self::pelt::{Found, Loads};
 use crate::observe::Step;
-use crate::view::{Call, CfsRqView, GuestView, PsiView, RqView};
+use crate::view::{Call, CfsRqView, GuestView, LoadCall, LoadView, PsiView, RqView};
 
 macro_rules! rules {
     ($($(#[doc = $doc:literal])+ $id:ident $name:literal,)+) => {
@@ -135,26 +138,51 @@ impl Guest {
     }
 }
 
+/// A fault in the rules of a replay, to see that it is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// In guest-model's rules.
+    Rule(Fault),
+    /// In how load is moved.
+    Load(LoadFault),
+}
+
 /// Makes the calls of a run again.
 #[derive(Debug)]
 pub struct Replay {
     guest: Guest,
     oracles: Vec<Oracle>,
+    loads: Vec<Loads>,
+    faults: Vec<Planted>,
+    /// `update_load_avg()` was entered for this cfs_rq, with this entity.
+    within: Option<(u16, u64)>,
 }
 
 impl Replay {
     /// A replay by the rules as they are, and one more with each of `faults` planted in them. It starts from
     /// what `view` shows.
-    pub fn begin<V: GuestView>(guest: Guest, faults: &[Fault], view: &V) -> Result<Self, V::Error> {
+    pub fn begin<V: GuestView>(
+        guest: Guest,
+        faults: &[Planted],
+        view: &V,
+    ) -> Result<Self, V::Error> {
         let rq = view.rq()?;
         let mut groups = Vec::with_capacity(guest.parents.len());
         for group in 0..guest.parents.len() as u16 {
             groups.push((view.cfs_rq(group)?, view.psi_group(group)?));
         }
-        let planted = |fault| Policy { fault, ..guest.policy };
-        let policies = std::iter::once(Fault::None).chain(faults.iter().copied()).map(planted);
-        let oracles = policies.map(|p| Oracle::new(p, &guest, &rq, &groups)).collect();
-        Ok(Self { guest, oracles })
+        let mut oracles = vec![Oracle::new(guest.policy, &guest, &rq, &groups)];
+        let mut loads = vec![Loads::new(groups.len(), None)];
+        for planted in faults {
+            match *planted {
+                Planted::Rule(fault) => {
+                    let policy = Policy { fault, ..guest.policy };
+                    oracles.push(Oracle::new(policy, &guest, &rq, &groups));
+                }
+                Planted::Load(fault) => loads.push(Loads::new(groups.len(), Some(fault))),
+            }
+        }
+        Ok(Self { guest, oracles, loads, faults: faults.to_vec(), within: None })
     }
 
     /// `update_irq_load_avg()` was entered inside `update_rq_clock()`.
@@ -175,7 +203,27 @@ impl Replay {
         }
     }
 
-    /// The run is over: `groups` is what each holds, `None` if the guest broke off in between.
+    /// A function that moves load was entered, at `at_ns`.
+    #[inline]
+    pub fn load<V: LoadView>(
+        &mut self,
+        view: &V,
+        at_ns: u64,
+        call: LoadCall,
+    ) -> Result<(), V::Error> {
+        if !self.guest.sees(Rule::UpdateLoadAvg) {
+            return Ok(());
+        }
+        if let Some(found) = Found::read(view, call, &mut self.within)? {
+            for loads in &mut self.loads {
+                loads.call(at_ns, call, &found);
+            }
+        }
+        Ok(())
+    }
+
+    /// The run is over: `groups` is what each holds, `None` if the guest broke off in between. How the guest
+    /// compares with the rules, then with the rules as each planted fault has them.
     pub fn finish(
         self,
         at_ns: u64,
@@ -183,12 +231,27 @@ impl Replay {
         groups: Option<&[(CfsRqView, PsiView)]>,
     ) -> Vec<Conformance> {
         let guest = &self.guest;
-        let end = |mut oracle: Oracle| {
+        let mut loads = self.loads.into_iter();
+        let own_loads = loads.next();
+        let mut rules = self.oracles.into_iter().map(|mut oracle| {
             if let Some(groups) = groups {
                 oracle.compare_end(at_ns, rq, groups, guest);
             }
             oracle.into_conformance(guest)
-        };
-        self.oracles.into_iter().map(end).collect()
+        });
+        let mut own = rules.next().unwrap_or_else(Conformance::new);
+        if let Some(loads) = own_loads {
+            loads.report(&mut own);
+        }
+        let mut found = vec![own];
+        found.extend(self.faults.iter().filter_map(|planted| match planted {
+            Planted::Rule(_) => rules.next(),
+            Planted::Load(_) => loads.next().map(|loads| {
+                let mut found = Conformance::new();
+                loads.report(&mut found);
+                found
+            }),
+        }));
+        found
     }
 }

@@ -236,27 +236,6 @@ impl Oracle {
         self.take_rq(step.after);
     }
 
-    /// A transition of the load that is not one of a [`Step`].
-    #[allow(dead_code)]
-    pub(super) fn compare_load(
-        &mut self,
-        at_ns: u64,
-        equal: bool,
-        difference: impl FnOnce(&Kernel) -> (Vec<(String, u64, u64)>, String),
-    ) {
-        let tally = &mut self.found.rules[Rule::UpdateLoadAvg as usize];
-        tally.transitions += 1;
-        if equal {
-            return;
-        }
-        tally.differences += 1;
-        if self.found.first.is_none() {
-            let (values, inputs) = difference(&self.kernel);
-            let rule = Rule::UpdateLoadAvg;
-            self.found.first = Some(Difference { at_ns, rule, values, inputs });
-        }
-    }
-
     /// Compares what no call has moved since it was last looked at.
     pub(super) fn compare_end(
         &mut self,
