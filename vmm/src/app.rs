@@ -2,6 +2,7 @@
 
 mod doctor;
 mod linux;
+mod linux_mutants;
 mod mutants;
 mod output;
 mod run;

@@ -212,11 +212,14 @@ pub struct SnapshotArgs {
 #[derive(Args, Debug)]
 pub struct MutantsArgs {
     /// The guest [default: firmware, or model where no KVM can be opened].
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, conflicts_with = "kernel")]
     pub guest: Option<Guest>,
     /// Only these mutants, by name.
     #[arg(value_name = "MUTANT")]
     pub names: Vec<String>,
+    /// A Linux guest, whose mutants are faults in its replay and in its layout.
+    #[command(flatten)]
+    pub boot: BootArgs,
 }
 
 fn watchdog(text: &str) -> Result<Duration, String> {

@@ -4,6 +4,8 @@ use guest_model::policy::Fault;
 
 use crate::check::{CheckId, Status};
 use crate::clock::HostFault;
+use crate::introspect::linux::layout::Shift;
+use crate::replay::LoadFault;
 use crate::run::Planted;
 use crate::session::PassOutcome;
 
@@ -142,6 +144,125 @@ pub const MUTANTS: &[Mutant] = &[
         "every 64th interrupt is raised and never delivered",
     ),
 ];
+
+/// The scenario that the mutants of a Linux guest run, a built-in one.
+pub const LINUX_SCENARIO: &str = "conformance";
+/// How long it is for a mutant of the layout.
+pub const LAYOUT_DURATION: &str = "20ms";
+
+/// A fault on the path from a Linux guest to what is said of it.
+#[derive(Clone, Copy, Debug)]
+pub enum LinuxPlanted {
+    /// In the rules of the replay.
+    Replay(crate::replay::Planted),
+    /// In the kernel's layout.
+    Layout(Shift),
+}
+
+/// A wrong replay or a wrong reading of a Linux guest.
+#[derive(Clone, Debug)]
+pub struct LinuxMutant {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub what: String,
+    /// The fault.
+    pub planted: LinuxPlanted,
+}
+
+/// Faults of guest-model's rules that a replay makes calls of; the others are in what calls them.
+const REPLAYED: [Fault; 24] = [
+    Fault::StealTwice,
+    Fault::StealIgnored,
+    Fault::StealCarried,
+    Fault::IrqDropped,
+    Fault::IrqTwice,
+    Fault::HardirqNotAccounted,
+    Fault::KsoftirqdAccounted,
+    Fault::ClockTaskUnpaused,
+    Fault::ClockTaskBack,
+    Fault::ClockTaskAhead,
+    Fault::PeltOnWallClock,
+    Fault::RateLimitWrongClock,
+    Fault::RateLimitHalf,
+    Fault::RateLimitEdge,
+    Fault::PublishWithoutTolerance,
+    Fault::PublishMissed,
+    Fault::PublishLost,
+    Fault::PublishNever,
+    Fault::PsiWrongGroup,
+    Fault::PsiNoAncestors,
+    Fault::PsiZeroDeltaInverted,
+    Fault::PsiDeltaLost,
+    Fault::PsiTimeAhead,
+    Fault::IrqNeverAccounted,
+];
+
+/// Faults of how load is moved.
+const LOADS: [(LoadFault, &str, &str); 5] = [
+    (
+        LoadFault::RemovedIgnored,
+        "removed_ignored",
+        "what a task takes with it that leaves the CPU asleep stays in the load",
+    ),
+    (
+        LoadFault::NotPropagated,
+        "not_propagated",
+        "what attached or detached in a group does not reach its entity",
+    ),
+    (LoadFault::AttachedTwice, "attached_twice", "an entity that attaches adds its load twice"),
+    (LoadFault::ReweightIgnored, "reweight_ignored", "an entity's new weight changes no load"),
+    (LoadFault::DecayedAhead, "decayed_ahead", "load decays 1,024 ns ahead"),
+];
+
+/// Members that are taken to be elsewhere: each the width of its own type too late and too early.
+const MEMBERS: [(&str, &str, i64); 24] = [
+    ("rq", "nr_running", 4),
+    ("rq", "nr_switches", 8),
+    ("rq", "curr", 8),
+    ("rq", "clock", 8),
+    ("rq", "clock_task", 8),
+    ("rq", "clock_pelt", 8),
+    ("rq", "prev_irq_time", 8),
+    ("rq", "prev_steal_time_rq", 8),
+    ("rq", "psi_irq_time", 8),
+    ("rq", "avg_irq.last_update_time", 8),
+    ("rq", "avg_irq.util_sum", 4),
+    ("rq", "avg_irq.util_avg", 8),
+    ("irqtime", "total", 8),
+    ("irqtime", "irq_start_time", 8),
+    ("cfs_rq", "avg.load_sum", 8),
+    ("cfs_rq", "avg.load_avg", 8),
+    ("cfs_rq", "load.weight", 8),
+    ("cfs_rq", "tg_load_avg_contrib", 8),
+    ("cfs_rq", "last_update_tg_load_avg", 8),
+    ("task_group", "load_avg", 8),
+    ("psi_group_cpu", "times", 4),
+    ("task_struct", "pid", 4),
+    ("task_struct", "sched_task_group", 8),
+    ("sched_entity", "load.weight", 8),
+];
+
+/// All mutants of a Linux guest.
+pub fn linux_mutants() -> Vec<LinuxMutant> {
+    let rules = MUTANTS.iter().filter_map(|m| {
+        let fault = m.planted.guest.filter(|fault| REPLAYED.contains(fault))?;
+        let planted = LinuxPlanted::Replay(crate::replay::Planted::Rule(fault));
+        Some(LinuxMutant { name: m.name.into(), what: m.what.into(), planted })
+    });
+    let loads = LOADS.iter().map(|(fault, name, what)| {
+        let planted = LinuxPlanted::Replay(crate::replay::Planted::Load(*fault));
+        LinuxMutant { name: (*name).into(), what: (*what).into(), planted }
+    });
+    let layout = MEMBERS.iter().flat_map(|&(structure, member, width)| {
+        [width, -width].map(|by| LinuxMutant {
+            name: format!("{structure}.{member}{by:+}"),
+            what: format!("{structure}.{member} is read {by:+} bytes off"),
+            planted: LinuxPlanted::Layout(Shift { structure, member, by }),
+        })
+    });
+    rules.chain(loads).chain(layout).collect()
+}
 
 /// The checks that failed in a pass.
 pub fn killers(outcome: &PassOutcome) -> Vec<CheckId> {

@@ -17,6 +17,7 @@ use crate::check::NAMES;
 use crate::cli::{DEFAULT_MIB, LinuxArgs, SnapshotArgs};
 use crate::guest::GuestError;
 use crate::initramfs::{INIT, pack};
+use crate::introspect::linux::layout::Shift;
 use crate::introspect::linux::symbols::SymbolTable;
 use crate::introspect::linux::types_of_elf;
 use crate::kvm::{HostKvm, Kvm};
@@ -91,6 +92,11 @@ impl Guest {
         };
         let args = args.clone();
         Ok(Self { kvm, kernel_name, kernel, initrd, initrd_name, facts, plan, args })
+    }
+
+    /// Takes a member of the kernel's structures to be elsewhere than it is.
+    pub(super) fn shift(&mut self, shift: Option<Shift>) {
+        self.facts.shift = shift;
     }
 
     /// A machine that is ready: from its snapshot, which is made first if there is none that can be used.
@@ -319,10 +325,10 @@ fn facts(name: &str, bytes: &[u8]) -> Result<Kernel, Failure> {
     if bytes.starts_with(b"\x7fELF") {
         let symbols = SymbolTable::of_elf(name, bytes).map_err(|e| Failure::input(&e))?;
         let types = types_of_elf(name, bytes).map_err(|e| Failure::input(&e))?;
-        return Ok(Kernel { symbols, types: Some(types) });
+        return Ok(Kernel { symbols, types: Some(types), shift: None });
     }
     let symbols = SymbolTable::of_system_map(name, bytes).map_err(|e| Failure::input(&e))?;
-    Ok(Kernel { symbols, types: None })
+    Ok(Kernel { symbols, types: None, shift: None })
 }
 
 /// The devices of the scenario's lines, each with the frame that wakes whoever waits for it.

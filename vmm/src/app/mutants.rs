@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use super::{Failure, Place, Stdout, place, run};
+use super::{Failure, Place, Stdout, linux_mutants, place, run};
 use crate::check::{CheckId, NAMES};
 use crate::cli::MutantsArgs;
 use crate::kvm::Kvm;
@@ -16,10 +16,13 @@ use crate::supervise::supervise;
 use crate::trace::Trace;
 
 /// How long a guest may go without an exit.
-const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(10);
+pub(super) const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Runs each mutant; exit code 1 if one survives, or if a check catches none.
 pub fn command(args: &MutantsArgs) -> Result<u8, Failure> {
+    if args.boot.kernel.is_some() {
+        return linux_mutants::command(args);
+    }
     for name in &args.names {
         if !MUTANTS.iter().any(|m| m.name == name) {
             let hint = hint(name, MUTANTS.iter().map(|m| m.name));
@@ -106,6 +109,6 @@ fn pass(
     Ok(done.0)
 }
 
-fn names(ids: &[CheckId]) -> String {
+pub(super) fn names(ids: &[CheckId]) -> String {
     ids.iter().map(|id| id.name()).collect::<Vec<_>>().join(", ")
 }

@@ -35,6 +35,7 @@ use crate::engine::Injections;
 use crate::guest::{GuestError, broke_off};
 use crate::introspect::linux::btf::Btf;
 use crate::introspect::linux::displace::Slots;
+use crate::introspect::linux::layout::Shift;
 use crate::introspect::linux::patch::PatchError;
 use crate::introspect::linux::run_view::{Baseline, StampClock, Start, StartError, settled};
 use crate::introspect::linux::symbols::SymbolTable;
@@ -131,6 +132,8 @@ pub struct Kernel {
     pub symbols: SymbolTable,
     /// Its types; `None` has them read from guest memory.
     pub types: Option<Btf>,
+    /// A member that is taken to be elsewhere, to see that it is noticed.
+    pub shift: Option<Shift>,
 }
 
 /// What the user wants probed beside the standard functions.
@@ -223,8 +226,11 @@ pub fn prepare<I: Injections>(
     let sregs = machine.vcpu.read_sregs()?;
     let depth = depth(&sregs);
     let (symbols, types) = (kernel.symbols.clone(), kernel.types.clone());
-    let linux =
+    let mut linux =
         Linux::find(machine.memory.clone(), sregs.cr3, depth, sregs.idt.base, symbols, types)?;
+    if let Some(shift) = kernel.shift {
+        linux.shift(shift);
+    }
     if let Some(buffer) = ready.buffer {
         let plan = work.plan.as_bytes();
         let expected = plan.len() as u64;

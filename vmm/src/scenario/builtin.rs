@@ -36,6 +36,7 @@ pub const BUILTIN: &[Builtin] = builtins! {
     "ksoftirqd": "is softirq time charged to ksoftirqd, not to IRQ time, once it takes over?",
     "fork-storm": "does tg->load_avg follow its contributions while tasks come and go all the time?",
     "mutants": "does a short run with everything in it exercise every check, as `rqscope mutants` needs?",
+    "conformance": "does guest-model make every transition of a random run as the kernel did?",
     "idle": "do ticks and a slow interrupt line alone leave the idle CPU's clocks exact?",
 };
 

@@ -15,12 +15,35 @@ pub struct BtfLayout {
     btf: Btf,
     /// Structures looked for before: to find one is to look at every type.
     structures: RefCell<HashMap<&'static str, Vec<u32>>>,
+    shift: Option<Shift>,
+}
+
+/// A fault: a member that is taken to be elsewhere than it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shift {
+    /// Its structure.
+    pub structure: &'static str,
+    /// Its path.
+    pub member: &'static str,
+    /// How far off, bytes.
+    pub by: i64,
 }
 
 impl BtfLayout {
     /// The layout that `btf` tells.
     pub fn new(btf: Btf) -> Self {
-        Self { btf, structures: RefCell::default() }
+        Self { btf, structures: RefCell::default(), shift: None }
+    }
+
+    /// Takes a member to be elsewhere than it is.
+    pub fn shift(&mut self, shift: Shift) {
+        self.shift = Some(shift);
+    }
+
+    /// How far off a member is taken to be, bytes.
+    fn shifted(&self, structure: &str, member: &str) -> i64 {
+        let here = |s: &Shift| s.structure == structure && s.member == member;
+        self.shift.filter(here).map_or(0, |s| s.by)
     }
 
     fn structures(&self, structure: &'static str) -> Vec<u32> {
@@ -87,7 +110,9 @@ impl LayoutSource for BtfLayout {
             }
             let size = self.btf.size(found.type_id).map_err(broken(structure, member))?;
             // What is no bitfield starts at a byte.
-            Ok(Member { offset: found.bit_offset / 8, size })
+            let offset = found.bit_offset / 8;
+            let by = self.shifted(structure, member);
+            Ok(Member { offset: offset.wrapping_add_signed(by), size })
         })
     }
 

@@ -24,7 +24,7 @@ use vm_memory::GuestMemoryMmap;
 pub use groups::{FoundGroup, Groups};
 
 use self::btf::{Btf, BtfError};
-use self::layout::BtfLayout;
+use self::layout::{BtfLayout, Shift};
 use self::symbols::{LinuxSymbols, SymbolTable, find_slide};
 use super::groups::GroupTable;
 use super::introspector::Introspector;
@@ -82,6 +82,11 @@ impl Linux {
             (running, _) => running?,
         });
         Ok(Self { mem, space, symbols, layout })
+    }
+
+    /// Takes a member to be elsewhere than it is.
+    pub fn shift(&mut self, shift: Shift) {
+        self.layout.shift(shift);
     }
 
     fn reader(&self) -> Reader<'_> {
