@@ -238,7 +238,7 @@ const MEMBERS: [(&str, &str, i64); 24] = [
     ("cfs_rq", "last_update_tg_load_avg", 8),
     ("task_group", "load_avg", 8),
     ("psi_group_cpu", "times", 4),
-    ("task_struct", "pid", 4),
+    ("task_struct", "pid", 8),
     ("task_struct", "sched_task_group", 8),
     ("sched_entity", "load.weight", 8),
 ];

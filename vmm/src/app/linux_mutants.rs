@@ -53,24 +53,38 @@ fn hunt(mut guest: Guest, chosen: &[LinuxMutant], control: &Arc<Control>) -> Res
         LinuxPlanted::Layout(_) => None,
     });
     let (mutants, faults): (Vec<&LinuxMutant>, Vec<Planted>) = replayed.unzip();
-    let (mut judged, mut survivors) = (0, 0);
+    let (mut judged, mut survivors, mut idle) = (0, 0, 0);
     let healthy = pass(&guest, &[], &faults, control)?;
     if let Some(why) = wrong(&healthy) {
         writeln!(out, "without a fault: {why}")?;
         return Ok(1);
     }
-    let mut tell = |m: &LinuxMutant, killed: Option<String>| -> std::io::Result<()> {
+    let mut tell = |m: &LinuxMutant, verdict: Verdict| -> std::io::Result<()> {
         judged += 1;
-        survivors += u32::from(killed.is_none());
         let width = 30;
         writeln!(out, "{:width$}  {}", m.name, m.what)?;
-        match killed {
-            Some(by) => writeln!(out, "{:width$}    killed by {by}", "")?,
-            None => writeln!(out, "{:width$}    SURVIVES", "")?,
+        match verdict {
+            Verdict::Killed(by) => writeln!(out, "{:width$}    killed by {by}", "")?,
+            Verdict::Survives => {
+                survivors += 1;
+                writeln!(out, "{:width$}    SURVIVES", "")?;
+            }
+            Verdict::NotExercised => {
+                idle += 1;
+                writeln!(
+                    out,
+                    "{:width$}    not exercised: this kernel makes no such call here",
+                    ""
+                )?;
+            }
         }
         out.flush()
     };
     for (m, found) in mutants.into_iter().zip(&healthy.conformance[1..]) {
+        if !found.exercised {
+            tell(m, Verdict::NotExercised)?;
+            continue;
+        }
         let differ = found.differences();
         let killed = (differ != 0).then(|| {
             let rules = Rule::ALL.iter().zip(&found.rules);
@@ -78,7 +92,7 @@ fn hunt(mut guest: Guest, chosen: &[LinuxMutant], control: &Arc<Control>) -> Res
                 rules.filter(|(_, t)| t.differences != 0).map(|(rule, _)| rule.name()).collect();
             format!("conformance: {differ} transitions of {}", names.join(", "))
         });
-        tell(m, killed)?;
+        tell(m, Verdict::of(killed))?;
     }
     for m in chosen {
         let LinuxPlanted::Layout(shift) = m.planted else { continue };
@@ -89,10 +103,26 @@ fn hunt(mut guest: Guest, chosen: &[LinuxMutant], control: &Arc<Control>) -> Res
             Err(Failure::Input(why)) => Some(format!("a refusal: {why}")),
             Err(other) => return Err(other),
         };
-        tell(m, killed)?;
+        tell(m, Verdict::of(killed))?;
     }
-    writeln!(out, "\n{judged} mutants, {} killed, {survivors} survive", judged - survivors)?;
+    let killed = judged - survivors - idle;
+    write!(out, "\n{judged} mutants, {killed} killed, {survivors} survive")?;
+    let idle = if idle == 0 { String::new() } else { format!(", {idle} not exercised") };
+    writeln!(out, "{idle}")?;
     Ok(u8::from(survivors != 0))
+}
+
+/// What became of a mutant.
+enum Verdict {
+    Killed(String),
+    Survives,
+    NotExercised,
+}
+
+impl Verdict {
+    fn of(killed: Option<String>) -> Self {
+        killed.map_or(Self::Survives, Self::Killed)
+    }
 }
 
 /// What is wrong with a run, if anything.

@@ -452,7 +452,14 @@ impl Places {
                 comm: r.optional("task_struct", "comm")?,
             },
             cfs_rq,
-            load: LoadPlaces::resolve(r),
+            load: match LoadPlaces::resolve(r) {
+                Err(
+                    e @ (LayoutError::NoStruct { .. }
+                    | LayoutError::NoMember { .. }
+                    | LayoutError::NoMemberOf { .. }),
+                ) => Err(e),
+                other => Ok(other?),
+            },
             task_group,
             list: ListFields {
                 next: r.field("list_head", "next")?,

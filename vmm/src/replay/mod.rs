@@ -89,11 +89,13 @@ pub struct Conformance {
     pub rules: [Tally; Rule::ALL.len()],
     /// The first difference.
     pub first: Option<Difference>,
+    /// A fault that was planted had an occasion to show.
+    pub exercised: bool,
 }
 
 impl Conformance {
     fn new() -> Self {
-        Self { rules: std::array::from_fn(|_| Tally::default()), first: None }
+        Self { rules: std::array::from_fn(|_| Tally::default()), first: None, exercised: true }
     }
 
     /// Calls that were made again.

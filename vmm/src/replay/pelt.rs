@@ -108,6 +108,8 @@ enum Known {
 #[derive(Debug)]
 pub(super) struct Loads {
     fault: Option<LoadFault>,
+    /// Calls that the fault changes.
+    planted: u64,
     groups: Vec<Known>,
     /// How the kernel adds an entity's load, once that was seen.
     add: Option<AddLoad>,
@@ -120,6 +122,7 @@ impl Loads {
     pub(super) fn new(groups: usize, fault: Option<LoadFault>) -> Self {
         Self {
             fault,
+            planted: 0,
             groups: vec![Known::Nothing; groups],
             add: None,
             transitions: 0,
@@ -132,6 +135,7 @@ impl Loads {
     pub(super) fn call(&mut self, at_ns: u64, call: LoadCall, found: &Found) {
         let (group, cfs) = (call.group(), &found.cfs);
         self.compare(group, &cfs.avg);
+        self.planted += u64::from(self.is_planted_in(call, found));
         let moved = |add| {
             let mut q = model_cfs_rq(cfs);
             let mut below = found.below.as_ref().map(model_cfs_rq);
@@ -143,6 +147,25 @@ impl Loads {
         let (before, se) = (*cfs, found.se);
         if let Some(known) = self.groups.get_mut(usize::from(group)) {
             *known = Known::Moved(Moved { call, at_ns, before, se, clamped, plain });
+        }
+    }
+
+    fn is_planted_in(&self, call: LoadCall, found: &Found) -> bool {
+        let update = matches!(call, LoadCall::UpdateCfsRqLoadAvg { .. });
+        match self.fault {
+            None => false,
+            Some(LoadFault::RemovedIgnored) => update && found.cfs.removed.nr != 0,
+            Some(LoadFault::NotPropagated) => {
+                update && found.below.is_some_and(|below| below.propagate != 0)
+            }
+            Some(LoadFault::AttachedTwice) => matches!(call, LoadCall::Attach { .. }),
+            Some(LoadFault::ReweightIgnored) => match call {
+                LoadCall::Reweight { weight, .. } => {
+                    found.se.is_some_and(|se| se.load_weight != weight)
+                }
+                _ => false,
+            },
+            Some(LoadFault::DecayedAhead) => update,
         }
     }
 
@@ -222,6 +245,7 @@ impl Loads {
         let tally = &mut found.rules[Rule::UpdateLoadAvg as usize];
         tally.transitions += self.transitions;
         tally.differences += self.differences;
+        found.exercised = self.fault.is_none() || self.planted != 0;
         if let Some(first) = &self.first
             && found.first.as_ref().is_none_or(|other| other.at_ns > first.at_ns)
         {
