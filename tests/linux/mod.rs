@@ -8,6 +8,7 @@
 mod init;
 
 mod boots;
+mod conformance;
 mod initrds;
 mod interrupted;
 mod lacking;
@@ -143,6 +144,11 @@ impl Kernel {
             drop(Running::start(&mut snapshot).wait().ends_with(0));
         });
     }
+}
+
+/// The program with arguments, and with the snapshots of these tests.
+pub fn command_cached<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
+    command_in(&CACHE, args)
 }
 
 /// `rqscope run SCENARIO` on the kernel in `file`, with `args`.

@@ -23,7 +23,7 @@ fn shortened(name: &str) -> &'static [&'static str] {
         "fork-storm" => &["duration=20ms"],
         // The only CPU cannot go offline.
         "mutants" => &["duration=30ms", "cpu.offline_at=30ms"],
-        "conformance" => &["duration=30ms"],
+        "conformance" => &["duration=140ms"],
         "idle" => &["duration=200ms"],
         other => panic!("{other} needs a length"),
     }

@@ -257,3 +257,6 @@ impl Replay {
         found
     }
 }
+
+#[cfg(test)]
+mod tests;
