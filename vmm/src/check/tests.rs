@@ -10,7 +10,7 @@ use history::History;
 #[test]
 fn every_check_has_a_history_in_which_it_is_judged_and_all_checks_hold() {
     for &id in CheckId::ALL {
-        let mut h = History::new();
+        let mut h = History::judging(id);
         case(id).0(&mut h);
         let end = h.end();
         end.holds();
@@ -24,7 +24,7 @@ fn every_check_has_a_history_in_which_it_is_judged_and_all_checks_hold() {
 fn every_check_has_a_history_that_fails_it_and_no_other() {
     for &id in CheckId::ALL {
         let (_, breaks, failures, at_ns, detail) = case(id);
-        let mut h = History::new();
+        let mut h = History::judging(id);
         breaks(&mut h);
         let end = h.end();
         let found = (id, failures, at_ns, detail);

@@ -106,6 +106,7 @@ fn linux(linux: &LinuxOutcome, main: Option<&PassOutcome>) -> Value {
         "lacks": lacks.collect::<Vec<_>>(),
         "updates_skipped": acc.map(|acc| acc.updates_skipped),
         "skipped_behind_max_ns": acc.map(|acc| acc.skipped_behind_max_ns),
+        "irq_load_avg_wrapped_count": acc.map(|acc| acc.irq_load_avg_wrapped_count),
         "clock_readers": readers.collect::<Vec<_>>(),
         "probes": probes.collect::<Vec<_>>(),
     })
@@ -192,6 +193,12 @@ fn accounted(pass: &PassOutcome, books: &Books) -> Value {
         "clock_task_off_by_ns": number(books.off_by),
         "clock_task_ahead_max_ns": acc.clock_task_ahead_max_ns,
         "clock_task_stopped_max_ns": acc.clock_task_stopped_max_ns,
+        "clock_task_idle_ns": acc.clock_task_idle_ns,
+        "clock_task_busy_ns": acc.clock_task_busy_ns,
+        "steal_in_irq_taken_ns": steal(acc.steal_in_irq_taken_ns.into()),
+        "irq_late_ns": acc.irq_late_ns,
+        "irq_late_max_ns": acc.irq_late_max_ns,
+        "avg_irq_util_max": acc.avg_irq_util_max,
     })
 }
 
