@@ -4,6 +4,7 @@ use super::CheckId::*;
 use super::{Board, Final};
 use crate::observe::{Mark, Step};
 use crate::view::{Call, RQCF_ACT_SKIP, RqView};
+use guest_model::wire::MAX_TASKS;
 
 /// What the run queue took from its clock, summed over all updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub struct Accounted {
     pub clock_task_ahead_max_ns: u64,
     /// The longest time for which `clock_task` stood still while `clock` advanced, ns.
     pub clock_task_stopped_max_ns: u64,
-    /// What `clock_task` gained up to updates that found the idle task current, ns.
+    /// What `clock_task` gained up to updates that found the idle task current, ns; from guest time 0 on.
     pub clock_task_idle_ns: i64,
     /// What it gained up to all others, ns.
     pub clock_task_busy_ns: i64,
@@ -61,6 +62,8 @@ pub(super) struct ClockChecks {
     clock_ns: Option<u64>,
     /// IRQ time that the last update left, ns.
     irq_left_ns: i128,
+    /// What `clock_task` gained up to updates that found a task current, by pid, ns.
+    pub(super) gained_ns: Vec<i64>,
 }
 
 impl ClockChecks {
@@ -203,9 +206,19 @@ impl ClockChecks {
             });
         }
 
+        // Before guest time 0 a Linux guest's clocks are below 0.
+        let run = |clock_task_ns: u64| (clock_task_ns as i64).max(0);
+        let gained = run(a.clock_task_ns).wrapping_sub(run(b.clock_task_ns));
         let acc = &mut self.accounted;
-        let gained = if idle { &mut acc.clock_task_idle_ns } else { &mut acc.clock_task_busy_ns };
-        *gained = gained.wrapping_add(d_task as i64);
+        let sum = if idle { &mut acc.clock_task_idle_ns } else { &mut acc.clock_task_busy_ns };
+        *sum = sum.wrapping_add(gained);
+        let pid = b.curr_pid as usize;
+        if pid < MAX_TASKS {
+            if pid >= self.gained_ns.len() {
+                self.gained_ns.resize(pid + 1, 0);
+            }
+            self.gained_ns[pid] = self.gained_ns[pid].wrapping_add(gained);
+        }
         acc.steal_in_irq_taken_ns = acc.steal_in_irq_taken_ns.saturating_add(twice as u64);
         let more = (left - self.irq_left_ns).max(0);
         acc.irq_late_ns = acc.irq_late_ns.saturating_add(more as u64);

@@ -255,6 +255,9 @@ pub struct Final<'a> {
 pub struct Measured {
     /// What the run queue accounted.
     pub accounted: Accounted,
+    /// What `clock_task` gained up to updates that found a task current, by pid, ns; a pid beyond the end
+    /// was never found.
+    pub clock_task_ns: Vec<i64>,
     /// What became of each call of `psi_account_irqtime()`.
     pub psi_table: PsiTable,
     /// PSI IRQ time that the ledger charges to each group, ns.
@@ -411,6 +414,7 @@ impl Checks {
         });
         let measured = Measured {
             accounted: self.clock.accounted,
+            clock_task_ns: self.clock.gained_ns,
             psi_table: self.psi.table,
             psi_irq_ns: self.psi.charged_ns,
             tg: self.tg.row,

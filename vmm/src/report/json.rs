@@ -79,11 +79,15 @@ fn tasks(outcome: &RunOutcome) -> Vec<Value> {
     let scenario = &outcome.scenario;
     let paths = scenario.group_paths();
     let own = [(IDLE_PID, "swapper"), (KSOFTIRQD_PID, "ksoftirqd")];
-    let own = own.map(|(pid, name)| value!({ "pid": pid, "name": name, "group": "/" }));
+    let gained = outcome.passes.first().map(|pass| &pass.measured.clock_task_ns);
+    let gained = |pid: u16| gained.map(|ns| ns.get(usize::from(pid)).copied().unwrap_or(0));
+    let own = own.map(|(pid, name)| {
+        value!({ "pid": pid, "name": name, "group": "/", "clock_task_ns": gained(pid) })
+    });
     let names = (FIRST_PID..).zip(scenario.task_names());
     let scenarios = names.map(|(pid, name)| {
         let group = scenario.task_group(pid).and_then(|group| paths.get(group));
-        value!({ "pid": pid, "name": name, "group": group })
+        value!({ "pid": pid, "name": name, "group": group, "clock_task_ns": gained(pid) })
     });
     let runs = !outcome.linux.as_ref().is_some_and(|linux| linux.has_own_workload);
     own.into_iter().chain(scenarios.filter(|_| runs)).collect()

@@ -217,3 +217,90 @@ fn an_update_that_the_scheduler_skips_must_leave_the_clocks_alone_and_is_counted
     let moved = "an update that was to be skipped moved clock 100 ns";
     h.end().only(&[(CheckId::ClockMatchesHost, 1, 100, moved)]);
 }
+
+#[test]
+fn steal_inside_an_interrupt_counts_twice_as_far_as_an_update_has_task_time_to_take_it_from() {
+    // 100 ns of IRQ time, 60 of them stolen: both are taken; then 40 of 60 ns fit; then none.
+    for (clock, twice, dropped) in [(1_000, 60, 0), (140, 40, 20), (100, 0, 60)] {
+        let mut h = History::judging(CheckId::StealInIrqOnce);
+        h.irq_with_steal(100, 60);
+        h.updates(clock, clock - 100 - twice, 100, 60);
+        let end = h.end();
+        let fails = u64::from(twice > 0);
+        assert_eq!(end.result(CheckId::StealInIrqOnce).failures, fails, "{clock}");
+        let acc = end.measured.accounted;
+        let found = (acc.steal_in_irq_taken_ns as i64, acc.steal_dropped_ns);
+        assert_eq!(found, (twice, dropped), "{clock}");
+    }
+}
+
+#[test]
+fn irq_time_that_a_later_update_takes_is_late_once_however_long_it_waits() {
+    let mut h = History::judging(CheckId::IrqTakenAtOnce);
+    h.runs_to(1_000);
+    // 50 ns into a handler.
+    h.mark.irq_ns = 50;
+    h.runs_to(1_050);
+    h.irq(30);
+    h.updates(30, 0, 30, 0);
+    h.updates(20, 0, 20, 0);
+    h.updates(50, 20, 30, 0);
+    let end = h.end();
+    assert_eq!(end.result(CheckId::IrqTakenAtOnce).failures, 3);
+    let acc = end.measured.accounted;
+    assert_eq!((acc.irq_late_ns, acc.irq_late_max_ns), (50, 50));
+}
+
+#[test]
+fn what_clock_task_gains_goes_to_the_task_that_an_update_finds_and_nothing_before_time_0_counts() {
+    let mut h = History::new();
+    h.rq.clock_ns = -300_i64 as u64;
+    h.rq.clock_task_ns = -300_i64 as u64;
+    h.updates(400, 400, 0, 0);
+    h.rq.curr_pid = SWAPPER.pid;
+    h.updates(50, 50, 0, 0);
+    h.rq.curr_pid = u32::MAX;
+    h.updates(7, 7, 0, 0);
+    let measured = h.end().measured;
+    let acc = measured.accounted;
+    assert_eq!((acc.clock_task_busy_ns, acc.clock_task_idle_ns), (107, 50));
+    assert_eq!((measured.clock_task_ns[0], measured.clock_task_ns[10]), (50, 100));
+    assert_eq!(measured.clock_task_ns.len(), 11);
+}
+
+#[test]
+fn a_negative_time_told_to_update_irq_load_avg_is_counted_and_shown_with_its_sign() {
+    let mut h = History::new();
+    h.checks.irq_load_avg(10, 10_000);
+    h.runs_to(1_000);
+    h.checks.irq_load_avg(1_100, -300_i64 as u64);
+    h.mark.steal_ns = -300_i64 as u64;
+    h.updates(100, 400, 0, -300);
+    let end = h.end();
+    let wrapped = "update_irq_load_avg() is told of 18446744073709551316 ns, -300 ns wrapped, but 100 \
+                   ns passed since the last update";
+    let ahead = "since the last update the steal counter fell by 300 ns net and clock_task is ahead of \
+                 clock by 300 ns";
+    let failed =
+        [(CheckId::ClockTaskNotAhead, 1, 1_100, ahead), (CheckId::AvgIrq, 1, 1_100, wrapped)];
+    end.only(&failed);
+    assert_eq!(end.measured.accounted.irq_load_avg_wrapped_count, 1);
+}
+
+#[test]
+fn avg_irq_rises_by_a_period_not_averaged_yet_and_by_the_time_taken_and_no_more() {
+    for (irq, rise, fails) in [(0, 24, 0), (0, 25, 1), (4_671_800, 124, 0), (4_671_800, 125, 1)] {
+        let mut h = History::new();
+        h.irq(irq);
+        h.rq.avg_irq_util = 100;
+        h.mark.at_ns = 9_000_000;
+        h.call(Call::UpdateRqClock, |h| {
+            h.clocks(9_000_000, 9_000_000 - irq as i64);
+            h.rq.prev_irq_time_ns = irq;
+            h.rq.avg_irq_util += rise;
+        });
+        let end = h.end();
+        assert_eq!(end.result(CheckId::AvgIrq).failures, fails, "{irq} {rise}");
+        assert_eq!(end.measured.accounted.avg_irq_util_max, 100 + rise);
+    }
+}

@@ -130,7 +130,8 @@ pub(super) fn case(id: CheckId) -> (Deed, Deed, u64, u64, &'static str) {
         StealInIrqOnce => (
             |h| {
                 h.irq_with_steal(100, 60);
-                h.updates(1_000, 900, 100, 0);
+                h.mark.steal_ns += 40;
+                h.updates(140, 0, 100, 100);
             },
             |h| {
                 h.irq_with_steal(100, 60);
