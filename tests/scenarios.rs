@@ -11,7 +11,7 @@ pub fn promised(name: &str) -> (i32, &'static str, &'static [&'static str]) {
     let failed: &[&str] = match name {
         "steal-backward" => &["clock_task_not_ahead", "avg_irq_within_time_taken"],
         "steal-in-irq" => &["steal_in_irq_once"],
-        "steal-over" | "steal-jump" => &["steal_not_dropped"],
+        "steal-over" | "steal-jump" | "steal-after-irq" => &["steal_not_dropped"],
         "softirq-update" => &["irq_taken_at_once"],
         "irq-across-idle" => &["idle_keeps_its_time"],
         _ => return (0, "pass", &[]),
@@ -38,6 +38,7 @@ fn shortened_scenarios_run_in_a_virtual_machine_as_on_the_model() {
         ("steal-storm", "30ms"),
         ("steal-over", "30ms"),
         ("steal-in-irq", "20ms"),
+        ("steal-after-irq", "30ms"),
         ("steal-idle", "30ms"),
         ("softirq-update", "30ms"),
         ("irq-across-idle", "30ms"),

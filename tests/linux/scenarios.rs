@@ -17,7 +17,7 @@ fn shortened(name: &str) -> &'static [&'static str] {
         "psi-zero-delta" => &["duration=20ms"],
         "steal-backward" => &["duration=150ms", "steal[2].at=100ms"],
         "steal-jump" => &["duration=60ms", "steal[0].at=31ms"],
-        "steal-over" | "steal-in-irq" | "steal-idle" => &["duration=30ms"],
+        "steal-over" | "steal-in-irq" | "steal-after-irq" | "steal-idle" => &["duration=30ms"],
         "softirq-update" | "irq-across-idle" | "clock-task-exact" => &["duration=30ms"],
         "busy-half-steal" => &["duration=60ms"],
         "ksoftirqd" => &["duration=50ms", "irq.nic.from=10ms", "irq.nic.until=35ms"],

@@ -32,6 +32,7 @@ pub const BUILTIN: &[Builtin] = builtins! {
     "steal-jump": "how long does clock_task stand still after a steal jump of 2^40 ns? (fails, as Linux does)",
     "steal-over": "how much steal is dropped when the counter grows by wall time and 1 us? (fails, as Linux does)",
     "steal-in-irq": "is steal inside a handler taken from clock_task once? (fails, as Linux does)",
+    "steal-after-irq": "is true steal dropped where an interrupt's time is still to be taken? (fails, as Linux does)",
     "steal-idle": "is steal while the CPU is halted taken from idle time, and from no task?",
     "softirq-update": "who is charged with an interrupt whose softirq updates the clock? (fails, as Linux does)",
     "irq-across-idle": "what is left of a task that runs for less than its interrupt takes? (fails, as Linux does)",
@@ -39,7 +40,7 @@ pub const BUILTIN: &[Builtin] = builtins! {
     "busy-half-steal": "does a busy task's clock_task gain exactly half of wall time under 50% steal?",
     "ksoftirqd": "is softirq time charged to ksoftirqd, not to IRQ time, once it takes over?",
     "fork-storm": "does tg->load_avg follow its contributions while tasks come and go all the time?",
-    "mutants": "does a short run with everything in it exercise every check, as `rqscope mutants` needs?",
+    "mutants": "does a short run with everything in it exercise the checks, as `rqscope mutants` needs?",
     "idle": "do ticks and a slow interrupt line alone leave the idle CPU's clocks exact?",
 };
 
