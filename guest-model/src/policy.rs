@@ -131,11 +131,13 @@ pub enum Fault {
     ClockReadNotCounted = 32,
     /// A cfs_rq goes onto the leaf list behind its parent.
     LeafListOrder = 33,
+    /// `update_irq_load_avg()` is told of IRQ and steal time below 0, which wraps.
+    IrqLoadAvgWrapped = 34,
 }
 
 impl Fault {
     /// Every planted fault.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::StealTwice,
         Self::StealIgnored,
         Self::StealCarried,
@@ -169,6 +171,7 @@ impl Fault {
         Self::RateLimitEdge,
         Self::ClockReadNotCounted,
         Self::LeafListOrder,
+        Self::IrqLoadAvgWrapped,
     ];
 
     /// The fault that travels as `n`; 0 is [`Fault::None`].

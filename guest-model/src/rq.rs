@@ -125,7 +125,10 @@ impl Kernel {
 
         rq.clock_task = rq.clock_task.wrapping_add(delta as u64);
 
-        let nontask = irq_delta.wrapping_add(steal);
+        let mut nontask = irq_delta.wrapping_add(steal);
+        if fault == Fault::IrqLoadAvgWrapped {
+            nontask = nontask.wrapping_neg();
+        }
         if nontask != 0 {
             self.update_irq_load_avg(nontask as u64);
         }

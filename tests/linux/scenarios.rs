@@ -5,6 +5,7 @@ use rqscope::scenario::BUILTIN;
 use super::{NEWEST, checks_are, kernel, kernels};
 use crate::program::{failed_checks, number, text};
 use crate::repeatability::the_books_balance;
+use crate::scenarios::promised;
 
 /// What shortens a built-in scenario and leaves it its point.
 fn shortened(name: &str) -> &'static [&'static str] {
@@ -15,9 +16,9 @@ fn shortened(name: &str) -> &'static [&'static str] {
         "rate-limit" => &["duration=20ms"],
         "psi-zero-delta" => &["duration=20ms"],
         "steal-backward" => &["duration=150ms", "steal[2].at=100ms"],
-        "steal-jump" => &["duration=60ms", "steal[0].at=30ms"],
-        "steal-over" => &["duration=30ms"],
-        "steal-in-irq" => &["duration=20ms"],
+        "steal-jump" => &["duration=60ms", "steal[0].at=31ms"],
+        "steal-over" | "steal-in-irq" | "steal-after-irq" | "steal-idle" => &["duration=30ms"],
+        "softirq-update" | "irq-across-idle" | "clock-task-exact" => &["duration=30ms"],
         "busy-half-steal" => &["duration=60ms"],
         "ksoftirqd" => &["duration=50ms", "irq.nic.from=10ms", "irq.nic.until=35ms"],
         "fork-storm" => &["duration=20ms"],
@@ -33,10 +34,7 @@ fn shortened(name: &str) -> &'static [&'static str] {
 fn every_built_in_scenario_runs_to_its_end_with_its_verdict() {
     let Some(linux) = kernel(NEWEST) else { return };
     for b in BUILTIN {
-        let (code, verdict, failed) = match b.name {
-            "steal-backward" => (1, "fail", &["clock_task_not_ahead"][..]),
-            _ => (0, "pass", &[][..]),
-        };
+        let (code, verdict, failed) = promised(b.name);
         let json = linux.json(b.name, shortened(b.name), code);
         assert_eq!(failed_checks(&json), failed, "{}", b.name);
         assert_eq!(text(&json, "/verdict"), verdict, "{}", b.name);

@@ -137,7 +137,8 @@ fn checks() -> Result<u8, Failure> {
     let mut out = Stdout::lock();
     let width = CheckId::ALL.iter().map(|id| id.name().len()).max().unwrap_or(0);
     for id in CheckId::ALL {
-        writeln!(out, "{:width$}  {}", id.name(), id.statement())?;
+        let asked = if id.is_asked_for() { " (where a scenario asks for it)" } else { "" };
+        writeln!(out, "{:width$}  {}{asked}", id.name(), id.statement())?;
     }
     Ok(0)
 }

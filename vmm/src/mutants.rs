@@ -9,8 +9,9 @@ use crate::replay::LoadFault;
 use crate::run::Planted;
 use crate::session::PassOutcome;
 
-/// The scenario that mutants run, a built-in one.
-pub const SCENARIO: &str = "mutants";
+/// The scenarios that mutants run, built-in ones: one with everything in it, and one in which those checks
+/// hold that no Linux keeps under any load.
+pub const SCENARIOS: [&str; 2] = ["mutants", "clock-task-exact"];
 
 /// A wrong guest or a wrong host.
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +123,11 @@ pub const MUTANTS: &[Mutant] = &[
         "the clock reads of psi_account_irqtime() are not counted",
     ),
     guest(Fault::LeafListOrder, "leaf_list_order", "a cfs_rq is listed behind its parent"),
+    guest(
+        Fault::IrqLoadAvgWrapped,
+        "irq_load_avg_wrapped",
+        "update_irq_load_avg() is told of IRQ and steal time below 0",
+    ),
     host(
         HostFault::TornClockPage,
         "clock_page_torn",
@@ -270,6 +276,12 @@ pub fn killers(outcome: &PassOutcome) -> Vec<CheckId> {
     outcome.checks.iter().filter(failed).map(|c| c.id).collect()
 }
 
+/// The checks that failed in any of some passes, each once.
+pub fn killers_in(outcomes: &[PassOutcome]) -> Vec<CheckId> {
+    let failed: Vec<CheckId> = outcomes.iter().flat_map(killers).collect();
+    CheckId::ALL.iter().copied().filter(|id| failed.contains(id)).collect()
+}
+
 /// The checks that no mutant of `killed_by` makes fail.
 pub fn idle_checks(killed_by: &[Vec<CheckId>]) -> Vec<CheckId> {
     let catches = |id: &CheckId| killed_by.iter().any(|killers| killers.contains(id));
@@ -284,11 +296,13 @@ mod tests {
     use crate::trace::Trace;
     use guest_model::policy::RateLimitClock;
 
-    fn pass(planted: Planted, clock: RateLimitClock, sets: &[String]) -> PassOutcome {
-        let b = builtin(SCENARIO).unwrap();
-        let scenario = Scenario::load(b.text, b.name, sets, crate::check::NAMES).unwrap();
-        let control = Default::default();
-        run::pass_on_model(&scenario, clock, planted, Trace::hashed(), control).unwrap().0
+    fn passes(planted: Planted, clock: RateLimitClock, sets: &[String]) -> [PassOutcome; 2] {
+        SCENARIOS.map(|name| {
+            let b = builtin(name).unwrap();
+            let scenario = Scenario::load(b.text, b.name, sets, crate::check::NAMES).unwrap();
+            let control = Default::default();
+            run::pass_on_model(&scenario, clock, planted, Trace::hashed(), control).unwrap().0
+        })
     }
 
     #[test]
@@ -302,9 +316,11 @@ mod tests {
     fn without_a_fault_every_check_is_exercised_and_holds_under_every_policy() {
         for clock in RateLimitClock::ALL {
             for psi in ["account_zero_delta", "skip_zero_delta"] {
-                let o = pass(Planted::default(), clock, &[format!("policy.psi={psi}")]);
-                for c in &o.checks {
-                    assert_eq!(c.status, Status::Pass, "{clock:?} {psi} {c:?}");
+                let both = passes(Planted::default(), clock, &[format!("policy.psi={psi}")]);
+                assert_eq!(both.each_ref().map(killers), [vec![], vec![]], "{clock:?} {psi}");
+                for &id in CheckId::ALL {
+                    let held = |o: &PassOutcome| o.checks[id as usize].status == Status::Pass;
+                    assert!(both.iter().any(held), "{clock:?} {psi} {id:?}");
                 }
             }
         }
@@ -316,8 +332,8 @@ mod tests {
             for psi in ["account_zero_delta", "skip_zero_delta"] {
                 let mut killed_by = Vec::new();
                 for m in MUTANTS {
-                    let o = pass(m.planted, clock, &[format!("policy.psi={psi}")]);
-                    let killers = killers(&o);
+                    let both = passes(m.planted, clock, &[format!("policy.psi={psi}")]);
+                    let killers = killers_in(&both);
                     assert!(!killers.is_empty(), "{clock:?} {psi}: {} survives", m.name);
                     killed_by.push(killers);
                 }

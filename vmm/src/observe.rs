@@ -16,6 +16,10 @@ pub struct Mark {
     pub steal_ns: u64,
     /// IRQ time that passed so far, ns.
     pub irq_ns: u64,
+    /// The part of it that was stolen, ns.
+    pub steal_in_irq_ns: u64,
+    /// Time that the CPU was halted so far, ns.
+    pub idle_ns: u64,
 }
 
 /// One probed call from its entry to the next probe.

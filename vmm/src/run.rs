@@ -71,7 +71,9 @@ fn new_session(
     trace: Trace,
     control: Arc<Control>,
 ) -> Session<Schedule> {
-    let off = |id: &&CheckId| !scenario.checks.runs(id.name());
+    let checks = &scenario.checks;
+    let asked = |id: &CheckId| !id.is_asked_for() || checks.asks_for(id.name());
+    let off = |id: &&CheckId| !(checks.runs(id.name()) && asked(id));
     let setup = Setup {
         tick_period_ns,
         offline_ns: scenario.offline_ns,

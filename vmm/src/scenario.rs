@@ -277,6 +277,8 @@ pub struct Checks {
     pub only: Option<Vec<String>>,
     /// All but these.
     pub skip: Vec<String>,
+    /// These too, of those that run only where they are asked for.
+    pub also: Vec<String>,
 }
 
 impl Checks {
@@ -284,6 +286,12 @@ impl Checks {
     pub fn runs(&self, name: &str) -> bool {
         let listed = |names: &[String]| names.iter().any(|n| n == name);
         self.only.as_deref().is_none_or(listed) && !listed(&self.skip)
+    }
+
+    /// Is the check `name` asked for?
+    pub fn asks_for(&self, name: &str) -> bool {
+        let listed = |names: &[String]| names.iter().any(|n| n == name);
+        self.only.as_deref().is_some_and(listed) || listed(&self.also)
     }
 }
 

@@ -207,7 +207,11 @@ impl<I: Injections> Session<I> {
     /// The guest has no steal clock.
     pub fn lacks_steal_clock(&mut self) {
         self.has_steal_clock = false;
-        self.checks.lacks(&[CheckId::StealAccounted]);
+        self.checks.lacks(&[
+            CheckId::StealAccounted,
+            CheckId::StealInIrqOnce,
+            CheckId::StealNotDropped,
+        ]);
     }
 
     /// The guest lacks what these checks are about.
@@ -329,7 +333,12 @@ impl<I: Injections> Session<I> {
             at_ns: self.engine.clock().now_ns(),
             steal_ns: ledger.steal_counter_ns as u64,
             irq_ns: ledger.irq_ns(),
+            steal_in_irq_ns: ledger.steal_in_irq_ns,
+            idle_ns: ledger.idle_ns,
         };
+        if let Call::UpdateIrqLoadAvg { running } = call {
+            self.checks.irq_load_avg(mark.at_ns, running);
+        }
         let (checks, replay) = (&mut self.checks, &mut self.replay);
         let on_step = |step: &Step<'_>| {
             checks.step(step);

@@ -8,7 +8,7 @@ use crate::check::{CheckId, NAMES};
 use crate::cli::MutantsArgs;
 use crate::kvm::Kvm;
 use crate::machine::FIRMWARE;
-use crate::mutants::{MUTANTS, Mutant, SCENARIO, idle_checks, killers};
+use crate::mutants::{MUTANTS, Mutant, SCENARIOS, idle_checks, killers_in};
 use crate::run::Planted;
 use crate::scenario::{Scenario, builtin, hint};
 use crate::session::{Asked, Control, PassOutcome};
@@ -31,28 +31,32 @@ pub fn command(args: &MutantsArgs) -> Result<u8, Failure> {
     }
     let chosen = |m: &&Mutant| args.names.is_empty() || args.names.iter().any(|n| n == m.name);
     let chosen: Vec<&'static Mutant> = MUTANTS.iter().filter(chosen).collect();
-    let b = builtin(SCENARIO).ok_or(Failure::Input("the mutants' scenario is missing".into()))?;
-    let scenario = Scenario::load(b.text, b.name, &[], NAMES).map_err(|e| Failure::input(&e))?;
+    let mut scenarios = Vec::new();
+    for name in SCENARIOS {
+        let b = builtin(name).ok_or(Failure::Input("a mutants' scenario is missing".into()))?;
+        let scenario = Scenario::load(b.text, b.name, &[], NAMES);
+        scenarios.push(scenario.map_err(|e| Failure::input(&e))?);
+    }
     let Place { kvm, .. } = place(args.guest)?;
     let control = Arc::new(Control::default());
     let for_guest = control.clone();
     let all = args.names.is_empty();
     supervise(&control, WATCHDOG, None, move || {
-        hunt(kvm.as_ref(), &scenario, &chosen, all, &for_guest)
+        hunt(kvm.as_ref(), &scenarios, &chosen, all, &for_guest)
     })
     .map_err(|e| Failure::host(&e))?
 }
 
 fn hunt(
     kvm: Option<&Kvm>,
-    scenario: &Scenario,
+    scenarios: &[Scenario],
     chosen: &[&Mutant],
     all: bool,
     control: &Arc<Control>,
 ) -> Result<u8, Failure> {
     let mut out = Stdout::lock();
-    let healthy = pass(kvm, scenario, Planted::default(), control)?;
-    match &healthy.stopped {
+    let healthy = passes(kvm, scenarios, Planted::default(), control)?;
+    match stopped(&healthy) {
         Some((Asked::ByUser, _)) => {
             writeln!(out, "interrupted: no mutant judged")?;
             return Err(Failure::Interrupted);
@@ -60,7 +64,7 @@ fn hunt(
         Some((_, why)) => return Err(Failure::Input(format!("the run without a fault: {why}"))),
         None => {}
     }
-    let failed = killers(&healthy);
+    let failed = killers_in(&healthy);
     if !failed.is_empty() {
         writeln!(out, "without a fault, these checks fail: {}", names(&failed))?;
         return Ok(1);
@@ -68,14 +72,15 @@ fn hunt(
     let width = MUTANTS.iter().map(|m| m.name.len()).max().unwrap_or(0);
     let mut killed_by = Vec::new();
     for m in chosen {
-        let outcome = pass(kvm, scenario, m.planted, control)?;
-        if let Some((Asked::ByUser, _)) = &outcome.stopped {
+        let outcomes = passes(kvm, scenarios, m.planted, control)?;
+        let stopped = stopped(&outcomes);
+        if let Some((Asked::ByUser, _)) = stopped {
             writeln!(out, "\ninterrupted: {} of {} mutants judged", killed_by.len(), chosen.len())?;
             return Err(Failure::Interrupted);
         }
-        let killers = killers(&outcome);
+        let killers = killers_in(&outcomes);
         writeln!(out, "{:width$}  {}", m.name, m.what)?;
-        match (killers.is_empty(), &outcome.stopped) {
+        match (killers.is_empty(), stopped) {
             (false, _) => writeln!(out, "{:width$}    killed by {}", "", names(&killers))?,
             (true, Some((_, why))) => writeln!(out, "{:width$}    SURVIVES: {why}", "")?,
             (true, None) => writeln!(out, "{:width$}    SURVIVES", "")?,
@@ -97,16 +102,29 @@ fn hunt(
     Ok(u8::from(survivors != 0 || !idle.is_empty()))
 }
 
-fn pass(
+/// A pass over each scenario, until one ends early.
+fn passes(
     kvm: Option<&Kvm>,
-    scenario: &Scenario,
+    scenarios: &[Scenario],
     planted: Planted,
     control: &Arc<Control>,
-) -> Result<PassOutcome, Failure> {
-    let clock = scenario.policy.rate_limit_clock;
-    let machine = kvm.map(|kvm| (kvm, FIRMWARE));
-    let done = run::pass(machine, scenario, clock, planted, Trace::hashed(), control.clone())?;
-    Ok(done.0)
+) -> Result<Vec<PassOutcome>, Failure> {
+    let mut outcomes = Vec::new();
+    for scenario in scenarios {
+        let clock = scenario.policy.rate_limit_clock;
+        let machine = kvm.map(|kvm| (kvm, FIRMWARE));
+        let trace = Trace::hashed();
+        outcomes.push(run::pass(machine, scenario, clock, planted, trace, control.clone())?.0);
+        if stopped(&outcomes).is_some() {
+            break;
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Why the last pass ended early.
+fn stopped(outcomes: &[PassOutcome]) -> Option<&(Asked, String)> {
+    outcomes.last()?.stopped.as_ref()
 }
 
 pub(super) fn names(ids: &[CheckId]) -> String {

@@ -52,6 +52,9 @@ checks! {
     ClockTaskMonotonic "clock_task_monotonic",
     /// rq->clock_task never runs ahead of rq->clock.
     ClockTaskNotAhead "clock_task_not_ahead",
+    /// update_irq_load_avg() is told no more IRQ and steal time than passed, and rq->avg_irq rises by no
+    /// more than that adds.
+    AvgIrq "avg_irq_within_time_taken",
     /// rq->clock_pelt advances as rq->clock_task does at full capacity, and equals it when idle.
     ClockPelt "clock_pelt_follows_clock_task",
     /// cpu_irqtime.total equals the IRQ time that the host let pass, at every accounting and whenever a
@@ -61,6 +64,14 @@ checks! {
     IrqCarried "irq_carried_over",
     /// prev_steal_time_rq takes the steal counter as the host has it, at every update.
     StealAccounted "steal_accounted",
+    /// Steal inside interrupts, which is IRQ time already, is not taken from rq->clock_task once more.
+    StealInIrqOnce "steal_in_irq_once",
+    /// Steal outside interrupts is taken from rq->clock_task at the next update, and none is dropped.
+    StealNotDropped "steal_not_dropped",
+    /// An update takes all IRQ time that has passed, so that no task is charged with it first.
+    IrqTakenAtOnce "irq_taken_at_once",
+    /// rq->clock_task advances by the time that the CPU was halted while the idle task is current.
+    IdleKeepsItsTime "idle_keeps_its_time",
     /// A cfs_rq publishes at most once per millisecond of the rate-limit clock, and stamps that clock.
     TgRateLimit "tg_load_avg_rate_limit",
     /// A cfs_rq publishes only a change of more than 1/64 of its contribution, and all of it.
@@ -95,6 +106,20 @@ checks! {
     LedgerElapsed "ledger_adds_up",
 }
 
+impl CheckId {
+    /// Is it judged only where a scenario asks for it by its name? Such checks state what `clock_task`
+    /// ought to do. No Linux keeps them under any load, and the scenarios that ask for them show where.
+    pub fn is_asked_for(self) -> bool {
+        matches!(
+            self,
+            Self::StealInIrqOnce
+                | Self::StealNotDropped
+                | Self::IrqTakenAtOnce
+                | Self::IdleKeepsItsTime
+        )
+    }
+}
+
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -106,7 +131,7 @@ pub enum Status {
     NotBuiltIn,
     /// Nothing happened for it to judge.
     NotExercised,
-    /// The scenario leaves it out.
+    /// The scenario leaves it out, or does not ask for it.
     Off,
 }
 
@@ -230,6 +255,9 @@ pub struct Final<'a> {
 pub struct Measured {
     /// What the run queue accounted.
     pub accounted: Accounted,
+    /// What `clock_task` gained up to updates that found a task current, by pid, ns; a pid beyond the end
+    /// was never found.
+    pub clock_task_ns: Vec<i64>,
     /// What became of each call of `psi_account_irqtime()`.
     pub psi_table: PsiTable,
     /// PSI IRQ time that the ledger charges to each group, ns.
@@ -342,6 +370,12 @@ impl Checks {
         });
     }
 
+    /// `update_irq_load_avg()` is told at `at_ns` of `running_ns`, as the register has them.
+    #[inline]
+    pub fn irq_load_avg(&mut self, at_ns: u64, running_ns: u64) {
+        self.clock.irq_load_avg(at_ns, running_ns, &mut self.board);
+    }
+
     /// Judges one completed call.
     #[inline]
     pub fn step(&mut self, step: &Step<'_>) {
@@ -380,6 +414,7 @@ impl Checks {
         });
         let measured = Measured {
             accounted: self.clock.accounted,
+            clock_task_ns: self.clock.gained_ns,
             psi_table: self.psi.table,
             psi_irq_ns: self.psi.charged_ns,
             tg: self.tg.row,

@@ -165,7 +165,7 @@ fn a_call_is_completed_by_the_next_hit_with_the_state_found_there() {
 #[test]
 fn the_mark_is_the_hosts_at_the_entry() {
     let mut w = Watch::new();
-    let mark = Mark { at_ns: 1, steal_ns: 2, irq_ns: 3 };
+    let mark = Mark { at_ns: 1, steal_ns: 2, irq_ns: 3, steal_in_irq_ns: 4, idle_ns: 5 };
     w.observer.hit(&w.guest, UPDATE, mark, &mut w.trace, |_| panic!("nothing is open")).unwrap();
     let mut found = None;
     w.observer.finish(&w.guest, 9, &mut w.trace, |s| found = Some(s.mark)).unwrap();

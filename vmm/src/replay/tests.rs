@@ -99,7 +99,7 @@ impl Run {
     fn call(&mut self, call: Call, at_ns: u64, steal_ns: u64, then: impl FnOnce(&mut Fake)) {
         let before = self.guest.clone();
         then(&mut self.guest);
-        let mark = Mark { at_ns, steal_ns, irq_ns: 0 };
+        let mark = Mark { at_ns, steal_ns, ..Mark::default() };
         let cfs = match call {
             Call::UpdateTgLoadAvg { group } => {
                 let (Ok(before), Ok(after)) = (before.cfs_rq(group), self.guest.cfs_rq(group));

@@ -117,6 +117,13 @@ pub(super) fn checks(outcome: &RunOutcome) -> Vec<Merged<'_>> {
     CheckId::ALL.iter().map(|id| merge(*id, &outcome.passes)).collect()
 }
 
+/// The checks of the page: all but those that the scenario would have to ask for and does not.
+pub(super) fn shown(outcome: &RunOutcome) -> Vec<Merged<'_>> {
+    let mut checks = checks(outcome);
+    checks.retain(|c| c.status != Status::Off || !c.id.is_asked_for());
+    checks
+}
+
 fn merge(id: CheckId, passes: &[PassOutcome]) -> Merged<'_> {
     // From the strongest statement about a run to the weakest.
     const ORDER: [Status; 5] =

@@ -80,11 +80,15 @@ fn tasks(outcome: &RunOutcome) -> Vec<Value> {
     let scenario = &outcome.scenario;
     let paths = scenario.group_paths();
     let own = [(IDLE_PID, "swapper"), (KSOFTIRQD_PID, "ksoftirqd")];
-    let own = own.map(|(pid, name)| value!({ "pid": pid, "name": name, "group": "/" }));
+    let gained = outcome.passes.first().map(|pass| &pass.measured.clock_task_ns);
+    let gained = |pid: u16| gained.map(|ns| ns.get(usize::from(pid)).copied().unwrap_or(0));
+    let own = own.map(|(pid, name)| {
+        value!({ "pid": pid, "name": name, "group": "/", "clock_task_ns": gained(pid) })
+    });
     let names = (FIRST_PID..).zip(scenario.task_names());
     let scenarios = names.map(|(pid, name)| {
         let group = scenario.task_group(pid).and_then(|group| paths.get(group));
-        value!({ "pid": pid, "name": name, "group": group })
+        value!({ "pid": pid, "name": name, "group": group, "clock_task_ns": gained(pid) })
     });
     let runs = !outcome.linux.as_ref().is_some_and(|linux| linux.has_own_workload);
     own.into_iter().chain(scenarios.filter(|_| runs)).collect()
@@ -107,6 +111,7 @@ fn linux(linux: &LinuxOutcome, main: Option<&PassOutcome>) -> Value {
         "lacks": lacks.collect::<Vec<_>>(),
         "updates_skipped": acc.map(|acc| acc.updates_skipped),
         "skipped_behind_max_ns": acc.map(|acc| acc.skipped_behind_max_ns),
+        "irq_load_avg_wrapped_count": acc.map(|acc| acc.irq_load_avg_wrapped_count),
         "clock_readers": readers.collect::<Vec<_>>(),
         "conformance": main.and_then(|pass| pass.conformance.first()).map(conformance::json),
         "probes": probes.collect::<Vec<_>>(),
@@ -194,6 +199,12 @@ fn accounted(pass: &PassOutcome, books: &Books) -> Value {
         "clock_task_off_by_ns": number(books.off_by),
         "clock_task_ahead_max_ns": acc.clock_task_ahead_max_ns,
         "clock_task_stopped_max_ns": acc.clock_task_stopped_max_ns,
+        "clock_task_idle_ns": acc.clock_task_idle_ns,
+        "clock_task_busy_ns": acc.clock_task_busy_ns,
+        "steal_in_irq_taken_ns": steal(acc.steal_in_irq_taken_ns.into()),
+        "irq_late_ns": acc.irq_late_ns,
+        "irq_late_max_ns": acc.irq_late_max_ns,
+        "avg_irq_util_max": acc.avg_irq_util_max,
     })
 }
 

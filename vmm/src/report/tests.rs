@@ -284,7 +284,7 @@ fn a_jump_of_the_steal_counter_is_named_with_the_standstill() {
     let notes = findings::notes(&o);
     let [note] = notes.as_slice() else { panic!("{notes:?}") };
     assert!(note.contains("grew by 1,099,511,627,776 ns (1,099.512 s) more than the 0 ns"));
-    assert!(note.contains("clock_task stood still for at most 2,494,000 ns (2.494 ms)"), "{note}");
+    assert!(note.contains("clock_task stood still for at most 4,000,000 ns (4.000 ms)"), "{note}");
     assert!(findings::notes(&short("default")).is_empty());
 }
 

@@ -15,7 +15,7 @@ impl<W: Write> Page<'_, W> {
     pub(super) fn checks(&mut self) -> io::Result<()> {
         let passes = count(self.outcome.passes.len() as u64, "pass", "passes");
         self.heading("Checks", &format!("times judged, over {passes}"), Tone::Faint)?;
-        let checks = findings::checks(self.outcome);
+        let checks = findings::shown(self.outcome);
         // Failures tell their story in lines of their own, so the columns are laid out by hand.
         let longest = |of: fn(&Merged<'_>) -> usize| checks.iter().map(of).max().unwrap_or(0);
         let name_width = longest(|c| c.id.name().len());
@@ -71,7 +71,7 @@ impl<W: Write> Page<'_, W> {
 
     pub(super) fn verdict(&mut self) -> io::Result<()> {
         let o = self.outcome;
-        let checks = findings::checks(o);
+        let checks = findings::shown(o);
         let with = |status| checks.iter().filter(|c| c.status == status).count();
         let (pass, fail) = (with(Status::Pass), with(Status::Fail));
         let rest = checks.len() - pass - fail;

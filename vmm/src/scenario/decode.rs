@@ -360,9 +360,10 @@ fn task(table: &Table<'_>, index: usize, groups: &[Group], names: &Names<'_>) ->
 }
 
 fn checks(table: &Table<'_>, known: &[&str]) -> Result<Checks> {
-    let table = table.clone().only(&["only", "skip"])?;
+    let table = table.clone().only(&["only", "skip", "also"])?;
     if table.get("only").is_some() {
         table.refuse("skip", "given together with `only`; keep one of them")?;
+        table.refuse("also", "given together with `only`; name the check there")?;
     }
     let names = |field: Field<'_>| {
         let mut names: Vec<String> = Vec::new();
@@ -384,7 +385,8 @@ fn checks(table: &Table<'_>, known: &[&str]) -> Result<Checks> {
         table.refuse("only", "names no check, so nothing would be judged; leave it out for all")?;
     }
     let skip = table.get("skip").map(&names).transpose()?.unwrap_or_default();
-    let checks = Checks { only, skip };
+    let also = table.get("also").map(&names).transpose()?.unwrap_or_default();
+    let checks = Checks { only, skip, also };
     if !known.is_empty() && !known.iter().any(|name| checks.runs(name)) {
         table.refuse("skip", "leaves out every check, so nothing would be judged")?;
     }

@@ -5,6 +5,8 @@ use proptest::prelude::*;
 mod refused;
 
 const CHECKS: &[&str] = &["conservation", "clock_task_monotonic", "irq_ledger"];
+/// With those that the built-in scenarios name.
+const KNOWN: &[&str] = crate::check::NAMES;
 const POLICY: Policy = Policy {
     rate_limit_clock: RateLimitClock::RqClock,
     psi_zero_delta: PsiZeroDelta::Skip,
@@ -42,13 +44,13 @@ fn an_empty_scenario_has_every_default() {
 fn every_builtin_loads_validates_and_repeats_its_summary() {
     assert_eq!(BUILTIN[0].name, "default");
     for b in BUILTIN {
-        let s = Scenario::load(b.text, b.name, &[], CHECKS).unwrap_or_else(|e| panic!("{e}"));
+        let s = Scenario::load(b.text, b.name, &[], KNOWN).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((s.name.as_str(), s.summary.as_str()), (b.name, b.summary));
         let question = b.summary.trim_end_matches(" (fails, as Linux does)");
         assert!(question.ends_with('?') && b.summary.len() <= 110, "{}", b.summary);
         assert_eq!(s.boot_page(POLICY).validate(), Ok(POLICY), "{}", b.name);
         assert_eq!(builtin(b.name), Some(b));
-        assert_eq!(load(&s.to_toml()), Ok(s));
+        assert_eq!(Scenario::load(&s.to_toml(), "f.toml", &[], KNOWN), Ok(s));
     }
     assert_eq!(builtin("none"), None);
 }
@@ -139,6 +141,16 @@ fn overrides_win_in_order_and_make_missing_tables() {
     assert_eq!((s.offline_ns, s.seed, s.name.as_str()), (Some(900_000_000), u64::MAX, "other"));
     assert!(!s.checks.runs("irq_ledger") && s.checks.runs("conservation"));
     assert_eq!(s.boot_page(POLICY).offline_ns, 900_000_000);
+}
+
+#[test]
+fn a_check_is_asked_for_in_also_or_in_only_and_kept_when_the_scenario_is_written() {
+    let s = load("[checks]\nskip=['conservation']\nalso=['irq_ledger']").unwrap();
+    assert!(s.checks.asks_for("irq_ledger") && !s.checks.asks_for("clock_task_monotonic"));
+    assert!(s.checks.runs("irq_ledger") && !s.checks.runs("conservation"));
+    assert_eq!(load(&s.to_toml()), Ok(s));
+    let s = load("[checks]\nonly=['irq_ledger']").unwrap();
+    assert!(s.checks.asks_for("irq_ledger") && !s.checks.runs("conservation"));
 }
 
 /// The built-in texts, whose lines and values are shuffled into others.

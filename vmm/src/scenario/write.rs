@@ -34,8 +34,13 @@ fn write_scenario(out: &mut String, s: &Scenario) -> fmt::Result {
     writeln!(out, "psi = {:?}\ncompare = {compare:?}", s.policy.psi.name())?;
     if let Some(only) = &s.checks.only {
         writeln!(out, "\n[checks]\nonly = {only:?}")?;
-    } else if !s.checks.skip.is_empty() {
-        writeln!(out, "\n[checks]\nskip = {:?}", s.checks.skip)?;
+    } else if !(s.checks.skip.is_empty() && s.checks.also.is_empty()) {
+        writeln!(out, "\n[checks]")?;
+        for (key, names) in [("skip", &s.checks.skip), ("also", &s.checks.also)] {
+            if !names.is_empty() {
+                writeln!(out, "{key} = {names:?}")?;
+            }
+        }
     }
 
     for group in s.groups.iter().skip(1) {

@@ -1,6 +1,6 @@
 //! For each check, a history in which it holds and one that fails it alone.
 
-use super::history::{A, B, History, OFFLINE_NS};
+use super::history::{A, B, History, OFFLINE_NS, SWAPPER};
 use crate::check::CheckId;
 use crate::observe::Mark;
 use crate::view::{Call, CostsView};
@@ -45,7 +45,7 @@ pub(super) fn case(id: CheckId) -> (Deed, Deed, u64, u64, &'static str) {
         ClockTaskNotAhead => (
             |h| h.runs_to(1_000),
             |h| {
-                h.mark = Mark { at_ns: 1_000, steal_ns: -50_i64 as u64, irq_ns: 0 };
+                h.mark = Mark { at_ns: 1_000, steal_ns: -50_i64 as u64, ..Mark::default() };
                 h.call(Call::UpdateRqClock, |h| {
                     h.clocks(1_000, 1_050);
                     h.rq.prev_steal_time_rq_ns = -50_i64 as u64;
@@ -54,6 +54,19 @@ pub(super) fn case(id: CheckId) -> (Deed, Deed, u64, u64, &'static str) {
             1,
             1_000,
             "since the last update the steal counter fell by 50 ns net and clock_task is ahead of clock by 50 ns",
+        ),
+        AvgIrq => (
+            |h| {
+                h.runs_to(1_000);
+                h.checks.irq_load_avg(1_500, 500);
+            },
+            |h| {
+                h.runs_to(1_000);
+                h.checks.irq_load_avg(1_500, 501);
+            },
+            1,
+            1_500,
+            "update_irq_load_avg() is told of 501 ns, but 500 ns passed since the last update",
         ),
         ClockPelt => (
             |h| h.runs_to(1_000),
@@ -75,7 +88,7 @@ pub(super) fn case(id: CheckId) -> (Deed, Deed, u64, u64, &'static str) {
                 h.checks.outside_irq(30, 30, 30);
             },
             |h| {
-                h.mark = Mark { at_ns: 30, irq_ns: 30, steal_ns: 0 };
+                h.mark = Mark { at_ns: 30, irq_ns: 30, ..Mark::default() };
                 h.call(Call::IrqtimeAccountIrq { offset: 0 }, |h| h.rq.irqtime_total_ns = 29);
             },
             2,
@@ -100,7 +113,7 @@ pub(super) fn case(id: CheckId) -> (Deed, Deed, u64, u64, &'static str) {
         ),
         StealAccounted => (
             |h| {
-                h.mark = Mark { at_ns: 1_000, steal_ns: 40, irq_ns: 0 };
+                h.mark = Mark { at_ns: 1_000, steal_ns: 40, ..Mark::default() };
                 h.call(Call::UpdateRqClock, |h| {
                     h.clocks(1_000, 960);
                     h.rq.prev_steal_time_rq_ns = 40;
@@ -113,6 +126,67 @@ pub(super) fn case(id: CheckId) -> (Deed, Deed, u64, u64, &'static str) {
             1,
             1_000,
             "prev_steal_time_rq is 0 ns, the steal counter 40 ns",
+        ),
+        StealInIrqOnce => (
+            |h| {
+                h.irq_with_steal(100, 60);
+                h.mark.steal_ns += 40;
+                h.updates(140, 0, 100, 100);
+            },
+            |h| {
+                h.irq_with_steal(100, 60);
+                h.updates(1_000, 840, 100, 60);
+            },
+            1,
+            1_000,
+            "the steal counter moved by 60 ns, 60 ns of it inside interrupts, but 60 ns were taken as \
+             steal",
+        ),
+        StealNotDropped => (
+            |h| {
+                h.mark.steal_ns = 400;
+                h.updates(1_000, 600, 0, 400);
+            },
+            |h| {
+                h.mark.steal_ns = 1_001;
+                h.updates(1_000, 0, 0, 1_001);
+            },
+            1,
+            1_000,
+            "the steal counter moved by 1001 ns, 0 ns of it inside interrupts, but only 1000 ns were \
+             taken as steal",
+        ),
+        IrqTakenAtOnce => (
+            |h| {
+                h.irq(30);
+                h.updates(1_000, 970, 30, 0);
+            },
+            |h| {
+                h.irq(30);
+                h.mark.irq_ns += 70;
+                h.updates(1_000, 970, 30, 0);
+            },
+            1,
+            1_000,
+            "of 100 ns of IRQ time 70 ns are not taken from clock_task",
+        ),
+        IdleKeepsItsTime => (
+            |h| {
+                h.rq.curr_pid = SWAPPER.pid;
+                h.irq(30);
+                h.mark.idle_ns = 970;
+                h.updates(1_000, 970, 30, 0);
+            },
+            |h| {
+                h.irq(30);
+                h.updates(20, 0, 20, 0);
+                h.rq.curr_pid = SWAPPER.pid;
+                h.mark.idle_ns = 980;
+                h.updates(980, 970, 10, 0);
+            },
+            1,
+            1_000,
+            "the CPU was halted for 980 ns, clock_task gained 970 ns",
         ),
         TgRateLimit => (
             |h| publish_640_at_1_ms(h),

@@ -39,7 +39,16 @@ impl History {
         rate_limit_clock: RateLimitClock,
         psi_zero_delta: PsiZeroDelta,
     ) -> Self {
-        Self::without(rate_limit_clock, psi_zero_delta, &[])
+        let off: Vec<CheckId> =
+            CheckId::ALL.iter().copied().filter(|id| id.is_asked_for()).collect();
+        Self::without(rate_limit_clock, psi_zero_delta, &off)
+    }
+
+    /// One in which `asked` is judged too, should it be a check that is asked for.
+    pub(in crate::check) fn judging(asked: CheckId) -> Self {
+        let others = |id: &CheckId| id.is_asked_for() && *id != asked;
+        let off: Vec<CheckId> = CheckId::ALL.iter().copied().filter(others).collect();
+        Self::without(RateLimitClock::RqClock, PsiZeroDelta::Skip, &off)
     }
 
     pub(in crate::check) fn without(
@@ -113,6 +122,23 @@ impl History {
         let passed = (at_ns - self.rq.clock_ns) as i64;
         self.mark.at_ns = at_ns;
         self.call(Call::UpdateRqClock, |h| h.clocks(passed, passed));
+    }
+
+    /// The clock is updated: `clock` and `clock_task` move, `prev_irq_time` and `prev_steal_time_rq` too.
+    pub(in crate::check) fn updates(&mut self, clock: i64, task: i64, irq: i64, steal: i64) {
+        self.mark.at_ns = self.rq.clock_ns.wrapping_add_signed(clock);
+        self.call(Call::UpdateRqClock, |h| {
+            h.clocks(clock, task);
+            h.rq.prev_irq_time_ns = h.rq.prev_irq_time_ns.wrapping_add_signed(irq);
+            h.rq.prev_steal_time_rq_ns = h.rq.prev_steal_time_rq_ns.wrapping_add_signed(steal);
+        });
+    }
+
+    /// `ns` of IRQ time pass, `stolen` of them stolen, and are accounted as the handler is left.
+    pub(in crate::check) fn irq_with_steal(&mut self, ns: u64, stolen: u64) {
+        self.mark.steal_ns = self.mark.steal_ns.wrapping_add(stolen);
+        self.mark.steal_in_irq_ns += stolen;
+        self.irq(ns);
     }
 
     /// `ns` of IRQ time pass and are accounted as the handler is left.

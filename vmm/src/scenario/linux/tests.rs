@@ -26,7 +26,7 @@ fn irq(name: &str, more: &str) -> String {
 #[test]
 fn every_builtin_scenario_is_a_plan_unless_the_cpu_goes_offline() {
     for b in BUILTIN {
-        let scenario = Scenario::load(b.text, b.name, &[], &[]).unwrap();
+        let scenario = Scenario::load(b.text, b.name, &[], crate::check::NAMES).unwrap();
         match scenario.linux_plan() {
             Ok(made) => {
                 assert_eq!(made.plan.validate(), Ok(()), "{}", b.name);
@@ -43,7 +43,7 @@ fn every_builtin_scenario_is_a_plan_unless_the_cpu_goes_offline() {
 #[test]
 fn the_plan_says_what_the_boot_page_says() {
     for b in BUILTIN {
-        let mut scenario = Scenario::load(b.text, b.name, &[], &[]).unwrap();
+        let mut scenario = Scenario::load(b.text, b.name, &[], crate::check::NAMES).unwrap();
         scenario.offline_ns = None;
         let (plan, page) = (scenario.linux_plan().unwrap().plan, scenario.boot_page(POLICY));
         assert_eq!((plan.nr_tasks, plan.nr_groups), (page.nr_tasks, page.nr_groups));

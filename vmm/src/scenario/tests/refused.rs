@@ -349,6 +349,12 @@ const REFUSED: &[(&str, &str, u32, &str)] = &[
         3,
         "together with `only`",
     ),
+    (
+        "[checks]\nonly=['conservation']\nalso=['irq_ledger']",
+        "checks.also",
+        3,
+        "together with `only`",
+    ),
     ("[checks]\nskip='conservation'", "checks.skip", 2, "expected an array of names"),
 ];
 
