@@ -153,8 +153,10 @@ pub struct TaskRef {
 pub struct Irq {
     /// The line's name.
     pub name: String,
-    /// Long-run rate of its interrupts.
-    pub rate: Rate,
+    /// Long-run rate of its interrupts; `None` for a line that never interrupts.
+    pub rate: Option<Rate>,
+    /// Share of the CPU that its handlers take, if that is what its rate comes from.
+    pub load: Option<Share>,
     /// How they follow each other.
     pub arrival: Arrival,
     /// Time that one takes, hardirq and softirq together.
@@ -235,7 +237,7 @@ pub struct Steal {
 pub enum StealPattern {
     /// A share of wall time: slice k, from 0, at `from + floor(k * slice / share)`.
     Fraction {
-        /// The share, above 0 and below 1.
+        /// The share, below 1; 0 for nothing at all.
         share: Share,
         /// Gaps between slices are drawn from an exponential distribution with the same mean.
         jitter: bool,
@@ -244,6 +246,8 @@ pub enum StealPattern {
     Period {
         /// Begin to begin, longer than the slice.
         period_ns: u64,
+        /// The share of it that the slice is, if that is what the slice comes from; 0 for nothing at all.
+        share: Option<Share>,
     },
     /// One slice, at the window's begin.
     Once,
@@ -284,6 +288,17 @@ impl Checks {
     pub fn runs(&self, name: &str) -> bool {
         let listed = |names: &[String]| names.iter().any(|n| n == name);
         self.only.as_deref().is_none_or(listed) && !listed(&self.skip)
+    }
+}
+
+impl Cost {
+    /// Twice its mean, ns; of an exponential one before the cap.
+    fn twice_mean_ns(self) -> u128 {
+        match self {
+            Self::Fixed(ns) => 2 * u128::from(ns),
+            Self::Uniform { min, max } => u128::from(min) + u128::from(max),
+            Self::Exponential { mean, .. } => 2 * u128::from(mean),
+        }
     }
 }
 

@@ -52,6 +52,11 @@ impl Control {
         self.stop.load(Relaxed)
     }
 
+    /// What another thread sees of a run that ends when this one is asked to.
+    pub fn ends_with(&self) -> Self {
+        Self { stop: self.stop_flag(), ..Self::default() }
+    }
+
     /// Makes a running vCPU exit.
     pub fn kick(&self) {
         if let Some(kick) = &*self.kick.lock().unwrap_or_else(PoisonError::into_inner) {
