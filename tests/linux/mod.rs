@@ -8,6 +8,7 @@
 mod init;
 
 mod boots;
+mod grid;
 mod initrds;
 mod interrupted;
 mod lacking;

@@ -262,7 +262,9 @@ impl Schedule {
                     let gap = RandomSteps { mean_ns, carry_ns: 0.0, draws };
                     Pace::Jitter { slice_ns: wall_ns, gap }
                 }
-                StealPattern::Period { period_ns, .. } => Pace::Even(Steps::new(period_ns.into(), 1)),
+                StealPattern::Period { period_ns, .. } => {
+                    Pace::Even(Steps::new(period_ns.into(), 1))
+                }
                 StealPattern::Once => Pace::Once,
                 StealPattern::InHandler { every, line } => {
                     let window = Window { until_ns: Some(end(steal.window)), ..steal.window };

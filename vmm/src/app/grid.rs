@@ -74,7 +74,9 @@ impl Cells {
     /// Loads every cell, so that none is found to be impossible when others have run.
     fn new(args: &GridArgs, grid: Grid) -> Result<Self, Failure> {
         if args.seed.is_some() && grid.keys().any(|key| key == "seed") {
-            return Err(Failure::Input("--seed and an axis both set the seed: leave one out".into()));
+            return Err(Failure::Input(
+                "--seed and an axis both set the seed: leave one out".into(),
+            ));
         }
         let text = scenario_text(&args.scenario)?.into_owned();
         let (source, sets) = (args.scenario.clone(), args.sets.clone());
@@ -354,8 +356,7 @@ impl End {
     /// Takes note of how a pass ended; false if it was before its time, and its row is none.
     fn take(&mut self, row: &Row, cell: String) -> bool {
         self.failed |= row.verdict == Verdict::Fail;
-        self.stopped =
-            row.stopped.as_ref().map(|(asked, why)| (*asked, format!("{cell}: {why}")));
+        self.stopped = row.stopped.as_ref().map(|(asked, why)| (*asked, format!("{cell}: {why}")));
         self.stopped.is_none()
     }
 }

@@ -15,7 +15,9 @@ const MORE_DECIMALS: u32 = 3;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AxisError {
     /// No `=`, or nothing before it.
-    #[error("`{got}` names no key; write for example irq.nic.load=0,0.5 or irq.nic.load=0..0.95/20")]
+    #[error(
+        "`{got}` names no key; write for example irq.nic.load=0,0.5 or irq.nic.load=0..0.95/20"
+    )]
     NoKey {
         /// The text, shortened.
         got: String,

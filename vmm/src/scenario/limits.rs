@@ -147,7 +147,8 @@ fn events(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError> {
     };
     for (i, irq) in scenario.irqs.iter().enumerate() {
         let burst = if let Arrival::Burst { burst, .. } = irq.arrival { burst } else { 0 };
-        let events = irq.rate.map_or(0, |rate| expected(rate, length(irq.window)) + u128::from(burst));
+        let events =
+            irq.rate.map_or(0, |rate| expected(rate, length(irq.window)) + u128::from(burst));
         add(format!("irq[{i}].{}", irq.load.map_or("rate", |_| "load")), events);
         lines.push(events);
     }

@@ -135,7 +135,8 @@ pub(super) fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
     };
     for key in ["quantum", "jitter", "slice", "line", "from", "until"] {
         if !own.contains(&key) {
-            let with = if periodic_share { "`fraction` and `period`" } else { &format!("`{kind}`") };
+            let with =
+                if periodic_share { "`fraction` and `period`" } else { &format!("`{kind}`") };
             table.refuse(key, &format!("does not go with {with}"))?;
         }
     }
