@@ -1,5 +1,7 @@
 //! The run queue's clocks: `update_rq_clock()` and `update_rq_clock_task()` (kernel/sched/core.c).
 
+use zerocopy::FromZeros;
+
 use crate::hardware::{Hardware, Probe};
 use crate::kernel::Kernel;
 use crate::list::ListHead;
@@ -7,7 +9,7 @@ use crate::pelt::SchedAvg;
 use crate::policy::Fault;
 
 /// `struct rq` (kernel/sched/sched.h), the members that the accounting rules read and write.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, FromZeros)]
 #[repr(C)]
 pub struct Rq {
     /// Tasks queued, the running one included.

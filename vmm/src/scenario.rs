@@ -26,6 +26,7 @@ use guest_model::wire::{
     self, BootPage, FIRST_PID, GroupSpec, IrqSpec, MAX_IRQS, MAX_TASKS, TaskSpec,
 };
 
+use crate::model::zeroed;
 use crate::schedule::{Stream, stream_seed};
 
 /// Longest run and longest time in one piece: 24 h.
@@ -329,8 +330,9 @@ impl Scenario {
     }
 
     /// What the bundled guest is told. Task i becomes pid i + [`FIRST_PID`].
-    pub fn boot_page(&self, policy: Policy) -> BootPage {
-        let mut page = BootPage::new(self.tick.rate.period_ns(), policy);
+    pub fn boot_page(&self, policy: Policy) -> Box<BootPage> {
+        let mut page: Box<BootPage> = zeroed();
+        page.init(self.tick.rate.period_ns(), policy);
         page.offline_ns = self.offline_ns.unwrap_or(0);
         page.flags = if self.steal_clock { 0 } else { wire::NO_STEAL_CLOCK };
         page.nr_groups = self.groups.len() as u16;

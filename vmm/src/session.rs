@@ -109,8 +109,8 @@ pub enum Stop<E> {
     },
 }
 
-/// Exits without guest time passing after which a guest counts as stuck. A tick over 320 groups
-/// makes a few thousand.
+/// Exits without guest time passing after which a guest counts as stuck. A walk over 4,096
+/// groups makes less than ten thousand.
 pub const STUCK_EXITS: u64 = 200_000;
 
 /// What a pass found.
