@@ -13,6 +13,7 @@ mod broken_files;
 mod bundled_guest;
 mod exit_codes;
 mod field_cases;
+mod grid;
 mod hostile_guests;
 mod instructions;
 mod interrupted;

@@ -1,5 +1,7 @@
 //! IRQ time: `irqtime_account_irq()` (kernel/sched/cputime.c).
 
+use zerocopy::FromZeros;
+
 use crate::hardware::{Hardware, Probe};
 use crate::kernel::Kernel;
 use crate::policy::Fault;
@@ -7,7 +9,7 @@ use crate::softirq::{HARDIRQ_MASK, SOFTIRQ_OFFSET};
 use crate::wire::KSOFTIRQD_PID;
 
 /// `struct irqtime`, with the two `cpustat` members that it feeds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, FromZeros)]
 #[repr(C)]
 pub struct Irqtime {
     /// Hardirq and softirq time accounted so far, ns.

@@ -5,6 +5,8 @@
 //! vruntime. A task that sleeps is dequeued at once (no `DELAY_DEQUEUE`), there is no bandwidth
 //! limit, and groups are picked level by level, as Linux does up to 7.2.
 
+use zerocopy::FromZeros;
+
 use crate::hardware::Hardware;
 use crate::kernel::{Kernel, TaskState};
 use crate::list::ListHead;
@@ -34,7 +36,7 @@ pub const fn scale_load_down(weight: u64) -> u64 {
 }
 
 /// `struct task_group`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromZeros)]
 #[repr(C)]
 pub struct TaskGroup {
     /// Sum of the published contributions (`atomic_long_t`).
@@ -52,7 +54,7 @@ pub struct TaskGroup {
 }
 
 /// `struct cfs_rq`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromZeros)]
 #[repr(C)]
 pub struct CfsRq {
     /// Sum of the queued entities' weights, scaled.
@@ -88,7 +90,7 @@ pub struct CfsRq {
 }
 
 /// `struct sched_entity`: a task's, or a group's on its parent's cfs_rq.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromZeros)]
 #[repr(C)]
 pub struct SchedEntity {
     /// Weight, scaled.

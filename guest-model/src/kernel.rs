@@ -1,5 +1,7 @@
 //! The bundled kernel: its state, its bring-up, tasks, the tick and `__schedule()`.
 
+use zerocopy::FromZeros;
+
 use crate::cputime::Irqtime;
 use crate::draw::draw;
 use crate::fair::{CfsRq, SchedEntity, TaskGroup, scale_load, task_se};
@@ -17,7 +19,7 @@ use crate::wire::{
 pub use crate::softirq::{do_irq, handle_softirqs, step};
 
 /// What the rules cost, counted where the kernel pays.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, FromZeros)]
 #[repr(C)]
 pub struct Costs {
     /// Clock reads of `update_rq_clock()`.
@@ -49,7 +51,7 @@ pub struct Costs {
 }
 
 /// `task->__state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromZeros)]
 #[repr(u8)]
 pub enum TaskState {
     /// Runnable, on the run queue.
@@ -59,7 +61,7 @@ pub enum TaskState {
 }
 
 /// `struct task_struct`; its index in the table is its pid.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromZeros)]
 #[repr(C)]
 pub struct Task {
     /// `task_struct.pid`.
@@ -88,7 +90,7 @@ pub struct Task {
 
 /// All state of the bundled kernel. It must stay where it was when [`Kernel::boot`] ran, because
 /// it holds guest addresses of its own parts for the host to follow.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromZeros)]
 #[repr(C)]
 pub struct Kernel {
     /// `runqueues`, of CPU 0.
@@ -148,7 +150,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel that has not booted, for a static or a box: nearly all of it is zero bytes.
+    /// A kernel that has not booted, for a static: all of it is zero bytes. In memory it is made as
+    /// [`FromZeros::new_box_zeroed`], since it is larger than many a stack.
     pub const fn new() -> Self {
         const AVG: SchedAvg = SchedAvg {
             last_update_time: 0,

@@ -3,13 +3,15 @@
 
 use core::mem::offset_of;
 
+use zerocopy::FromZeros;
+
 use crate::fair::CfsRq;
 use crate::kernel::{Kernel, addr};
 use crate::policy::Fault;
 use crate::wire::NONE;
 
 /// `struct list_head`: guest virtual addresses of the neighbours' list heads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
 #[repr(C)]
 pub struct ListHead {
     /// The next list head.

@@ -5,6 +5,8 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
+use zerocopy::FromZeros;
+
 use crate::fair::task_se;
 use crate::hardware::{Cpu, Hardware, Probe};
 use crate::kernel::{Kernel, TaskState, addr, do_irq};
@@ -108,7 +110,7 @@ pub struct Bench {
 
 impl Bench {
     pub fn boot(page: &BootPage, hw: Machine) -> Self {
-        let mut bench = Self { kernel: Box::new(Kernel::new()), hw };
+        let mut bench = Self { kernel: Kernel::new_box_zeroed().unwrap(), hw };
         bench.kernel.boot(&mut bench.hw, page).unwrap();
         bench
     }
@@ -159,8 +161,9 @@ impl Cpu for Bench {
 
 /// A page with groups under the given parents and a task of weight 1024 in each listed group, which
 /// burns and sleeps for up to a millisecond.
-pub fn page(parents: &[u16], tasks: &[u16]) -> BootPage {
-    let mut page = BootPage::new(1_000_000, POLICY);
+pub fn page(parents: &[u16], tasks: &[u16]) -> Box<BootPage> {
+    let mut page = BootPage::new_box_zeroed().unwrap();
+    page.init(1_000_000, POLICY);
     page.nr_groups = parents.len() as u16 + 1;
     for (i, parent) in parents.iter().enumerate() {
         page.groups[i + 1] = GroupSpec { shares: 1024, parent: *parent, reserved: 0 };

@@ -1,5 +1,7 @@
 //! Per-entity load tracking in the kernel's integer arithmetic (kernel/sched/pelt.c, pelt.h).
 
+use zerocopy::FromZeros;
+
 use crate::kernel::Kernel;
 use crate::wire::IDLE_PID;
 
@@ -23,7 +25,7 @@ const RUNNABLE_AVG_YN_INV: [u32; 32] = [
 ];
 
 /// `struct sched_avg`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, FromZeros)]
 #[repr(C)]
 pub struct SchedAvg {
     /// Clock value up to which time has been accumulated, ns in whole 1,024 ns units.

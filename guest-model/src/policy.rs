@@ -1,7 +1,9 @@
 //! The kernel variants under test, as data.
 
+use zerocopy::FromZeros;
+
 /// The clock that `update_tg_load_avg()` compares with `cfs_rq->last_update_tg_load_avg`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, FromZeros)]
 #[repr(u8)]
 pub enum RateLimitClock {
     /// A clock read per call (Linux 6.7 to 7.1).
@@ -32,7 +34,7 @@ impl RateLimitClock {
 }
 
 /// What `psi_account_irqtime()` does when no IRQ time has passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, FromZeros)]
 #[repr(u8)]
 pub enum PsiZeroDelta {
     /// Takes the seqcount, reads the clock and walks the groups (`delta < 0` returns, to Linux 7.2).
@@ -60,7 +62,7 @@ impl PsiZeroDelta {
 }
 
 /// A fault planted in the accounting, to show that a check notices it. `None` in every real run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, FromZeros)]
 #[repr(u8)]
 pub enum Fault {
     /// The rules as the kernel has them.
@@ -181,7 +183,7 @@ impl Fault {
 }
 
 /// One variant of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromZeros)]
 pub struct Policy {
     /// The rate limit's clock.
     pub rate_limit_clock: RateLimitClock,

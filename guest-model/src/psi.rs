@@ -1,5 +1,7 @@
 //! Pressure stall information: `psi_account_irqtime()` and the state clock (kernel/sched/psi.c).
 
+use zerocopy::FromZeros;
+
 use crate::hardware::{Hardware, Probe};
 use crate::kernel::Kernel;
 use crate::policy::{Fault, PsiZeroDelta};
@@ -25,7 +27,7 @@ pub const NR_PSI_STATES: usize = 8;
 pub const PSI_ONCPU: u32 = 1 << NR_PSI_STATES;
 
 /// `struct psi_group_cpu`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, FromZeros)]
 #[repr(C)]
 pub struct PsiGroupCpu {
     /// Tasks of the group by state.

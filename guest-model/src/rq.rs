@@ -1,5 +1,7 @@
 //! The run queue's clocks: `update_rq_clock()` and `update_rq_clock_task()` (kernel/sched/core.c).
 
+use zerocopy::FromZeros;
+
 use crate::hardware::{Hardware, Probe};
 use crate::kernel::Kernel;
 use crate::list::ListHead;
@@ -10,7 +12,7 @@ use crate::policy::Fault;
 pub const RQCF_ACT_SKIP: u32 = 2;
 
 /// `struct rq` (kernel/sched/sched.h), the members that the accounting rules read and write.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, FromZeros)]
 #[repr(C)]
 pub struct Rq {
     /// Tasks queued, the running one included.

@@ -4,21 +4,21 @@
 //! Everything is little-endian and versioned by [`VERSION`]. The host writes the boot page before
 //! the guest starts; the guest checks all of it with [`BootPage::validate`] before it uses any.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::policy::{Fault, Policy, PsiZeroDelta, RateLimitClock};
 
 pub mod linux;
 
 /// Version of this module's layout; the boot page carries it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// First eight bytes of a boot page, `"RQSCOPE\0"` read as a little-endian integer.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RQSCOPE\0");
 
-/// Most task groups, the root included.
-pub const MAX_GROUPS: usize = 320;
-/// Most tasks, swapper and ksoftirqd included.
-pub const MAX_TASKS: usize = 320;
+/// Most task groups, the root included: 4,096 leaves and what they hang on.
+pub const MAX_GROUPS: usize = 4160;
+/// Most tasks, swapper and ksoftirqd included: one in each leaf, and some more.
+pub const MAX_TASKS: usize = 4160;
 /// Most interrupt lines, the timer included.
 pub const MAX_IRQS: usize = 32;
 
@@ -236,23 +236,27 @@ const MAX_TIME_NS: u64 = 1 << 62;
 impl BootPage {
     /// A page with a root group, no task and only the timer line.
     pub fn new(tick_period_ns: u64, policy: Policy) -> Self {
-        Self {
-            magic: MAGIC,
-            version: VERSION,
-            size: size_of::<Self>() as u32,
-            tick_period_ns,
-            offline_ns: 0,
-            rate_limit_clock: policy.rate_limit_clock as u8,
-            psi_zero_delta: policy.psi_zero_delta as u8,
-            fault: policy.fault as u8,
-            flags: 0,
-            nr_groups: 1,
-            nr_tasks: 0,
-            nr_irqs: 1,
-            reserved2: [0; 3],
-            groups: [GroupSpec { shares: 1024, parent: 0, reserved: 0 }; MAX_GROUPS],
-            tasks: zerocopy::FromZeros::new_zeroed(),
-            irqs: [IrqSpec { wakes: NONE, flags: 0 }; MAX_IRQS],
+        let mut page = Self::new_zeroed();
+        page.init(tick_period_ns, policy);
+        page
+    }
+
+    /// Makes a page of zeros what [`BootPage::new`] returns: it is too large to be moved around.
+    pub fn init(&mut self, tick_period_ns: u64, policy: Policy) {
+        self.magic = MAGIC;
+        self.version = VERSION;
+        self.size = size_of::<Self>() as u32;
+        self.tick_period_ns = tick_period_ns;
+        self.rate_limit_clock = policy.rate_limit_clock as u8;
+        self.psi_zero_delta = policy.psi_zero_delta as u8;
+        self.fault = policy.fault as u8;
+        self.nr_groups = 1;
+        self.nr_irqs = 1;
+        for group in &mut self.groups {
+            group.shares = 1024;
+        }
+        for irq in &mut self.irqs {
+            irq.wakes = NONE;
         }
     }
 

@@ -9,6 +9,7 @@ mod init;
 
 mod boots;
 mod conformance;
+mod grid;
 mod initrds;
 mod interrupted;
 mod lacking;

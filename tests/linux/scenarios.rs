@@ -14,6 +14,7 @@ fn shortened(name: &str) -> &'static [&'static str] {
         "irq-storm" => &["duration=15ms"],
         "steal-storm" => &["duration=40ms"],
         "rate-limit" => &["duration=20ms"],
+        "load-grid" => &["duration=20ms"],
         "psi-zero-delta" => &["duration=20ms"],
         "steal-backward" => &["duration=150ms", "steal[2].at=100ms"],
         "steal-jump" => &["duration=60ms", "steal[0].at=31ms"],

@@ -1,6 +1,7 @@
 //! The commands: what `main` runs.
 
 mod doctor;
+mod grid;
 mod linux;
 mod linux_mutants;
 mod mutants;
@@ -88,6 +89,7 @@ pub fn main() -> ExitCode {
     let default = || Cli::parse_from(["rqscope", "run"]).command;
     let result = match cli.command.or_else(default) {
         Some(Command::Run(args)) => run::command(&args),
+        Some(Command::Grid(args)) => grid::command(&args),
         Some(Command::Scenarios { name }) => scenarios(name.as_deref()),
         Some(Command::Checks) => checks(),
         Some(Command::Mutants(args)) => mutants::command(&args),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::grid::{self, Axis};
 use crate::linux::UserProbe;
 use crate::run::GuestKind;
 use crate::scenario::parse_duration;
@@ -30,6 +31,8 @@ that breaks off included), 3 this host cannot, 130 interrupted before any check 
 pub enum Command {
     /// Run a scenario and judge it.
     Run(RunArgs),
+    /// Run a scenario under every combination of some values, and give the figures as rows.
+    Grid(GridArgs),
     /// List the built-in scenarios, or print one as a file to start from.
     Scenarios {
         /// Print this scenario's TOML, for example `default`.
@@ -123,6 +126,64 @@ pub struct RunArgs {
     /// How to run a Linux kernel.
     #[command(flatten)]
     pub linux: LinuxArgs,
+}
+
+/// Options of `grid`.
+#[derive(Args, Debug)]
+pub struct GridArgs {
+    /// A built-in scenario, or the path of a TOML file.
+    #[arg(default_value = "load-grid", value_name = "SCENARIO")]
+    pub scenario: String,
+    /// The slowest axis: a key as --set takes it, and its values or an even range of N. For example --x
+    /// irq.nic.load=0..0.95/20, --x policy.psi=account_zero_delta,skip_zero_delta.
+    #[arg(long, value_name = "KEY=V1,V2,...|KEY=A..B/N")]
+    pub x: Option<Axis>,
+    /// The next axis; for example --y steal.0.fraction=0..0.95/20.
+    #[arg(long, value_name = "KEY=...")]
+    pub y: Option<Axis>,
+    /// The fastest axis; for example --z seed=1..5/5.
+    #[arg(long, value_name = "KEY=...")]
+    pub z: Option<Axis>,
+    /// Which rate-limit clocks each cell runs under; a Linux kernel has its own only.
+    #[arg(long, value_enum, default_value_t)]
+    pub clocks: Clocks,
+    /// The guest [default: model].
+    #[arg(long, value_enum)]
+    pub guest: Option<Guest>,
+    /// The seed of every draw, instead of the scenario's; for example 7.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Override a key of the scenario in every cell; repeatable.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+    /// How many cells of the model run at a time, 1 to 1024 [default: as many as there are CPUs]. Other
+    /// guests run one at a time.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: Option<u16>,
+    /// How rows are written.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: grid::Format,
+    /// Write the rows to grid.csv or grid.json in this directory, which must be new or empty, and the
+    /// scenario beside them.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// How long the guest may run without asking for anything before it counts as spinning.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = watchdog)]
+    pub watchdog: Duration,
+    // Last: its heading in the help is that of all options behind it.
+    /// How to run a Linux kernel.
+    #[command(flatten)]
+    pub linux: LinuxArgs,
+}
+
+/// The passes over a cell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Clocks {
+    /// The scenario's own clock, then each other one that it compares.
+    #[default]
+    All,
+    /// The scenario's own clock.
+    Own,
 }
 
 /// Guest memory unless told otherwise, MiB.

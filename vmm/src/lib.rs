@@ -9,6 +9,7 @@ pub mod device;
 pub mod elf;
 pub mod engine;
 pub mod firmware;
+pub mod grid;
 pub mod guest;
 pub mod initramfs;
 pub mod introspect;

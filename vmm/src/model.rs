@@ -3,6 +3,7 @@
 //! It runs the same code as the firmware on the same engine, so the same scenario leaves the same
 //! trace.
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::convert::Infallible;
 
 use guest_model::hardware::{Cpu, Hardware, Probe};
@@ -10,6 +11,7 @@ use guest_model::kernel::{Kernel, do_irq, step};
 use guest_model::pelt::SchedAvg;
 use guest_model::psi::PSI_IRQ_FULL;
 use guest_model::wire::{BootError, BootPage, KSOFTIRQD_PID, NO_STEAL_CLOCK};
+use zerocopy::FromZeros;
 
 use crate::engine::Injections;
 use crate::session::{Asked, PassOutcome, Session, Stop, chain};
@@ -256,6 +258,11 @@ impl<I: Injections> Cpu for ModelCpu<I> {
     }
 }
 
+/// A large value of zeros, made on the heap.
+pub fn zeroed<T: FromZeros>() -> Box<T> {
+    T::new_box_zeroed().unwrap_or_else(|_| handle_alloc_error(Layout::new::<T>()))
+}
+
 /// Runs a pass to its end.
 pub fn run<I: Injections>(
     page: &BootPage,
@@ -265,7 +272,7 @@ pub fn run<I: Injections>(
         session.lacks_steal_clock();
     }
     let hw = ModelHw { session: Some(session), outcome: None };
-    let mut cpu = ModelCpu { kernel: Box::new(Kernel::new()), hw };
+    let mut cpu = ModelCpu { kernel: zeroed(), hw };
     cpu.kernel.boot(&mut cpu.hw, page)?;
     loop {
         if let Some(done) = cpu.hw.outcome.take() {

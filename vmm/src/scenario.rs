@@ -26,6 +26,7 @@ use guest_model::wire::{
     self, BootPage, FIRST_PID, GroupSpec, IrqSpec, MAX_IRQS, MAX_TASKS, TaskSpec,
 };
 
+use crate::model::zeroed;
 use crate::schedule::{Stream, stream_seed};
 
 /// Longest run and longest time in one piece: 24 h.
@@ -153,8 +154,10 @@ pub struct TaskRef {
 pub struct Irq {
     /// The line's name.
     pub name: String,
-    /// Long-run rate of its interrupts.
-    pub rate: Rate,
+    /// Long-run rate of its interrupts; `None` for a line that never interrupts.
+    pub rate: Option<Rate>,
+    /// Share of the CPU that its handlers take, if that is what its rate comes from.
+    pub load: Option<Share>,
     /// How they follow each other.
     pub arrival: Arrival,
     /// Time that one takes, hardirq and softirq together.
@@ -235,7 +238,7 @@ pub struct Steal {
 pub enum StealPattern {
     /// A share of wall time: slice k, from 0, at `from + floor(k * slice / share)`.
     Fraction {
-        /// The share, above 0 and below 1.
+        /// The share, below 1; 0 for nothing at all.
         share: Share,
         /// Gaps between slices are drawn from an exponential distribution with the same mean.
         jitter: bool,
@@ -244,6 +247,8 @@ pub enum StealPattern {
     Period {
         /// Begin to begin, longer than the slice.
         period_ns: u64,
+        /// The share of it that the slice is, if that is what the slice comes from; 0 for nothing at all.
+        share: Option<Share>,
     },
     /// One slice, at the window's begin.
     Once,
@@ -295,6 +300,17 @@ impl Checks {
     }
 }
 
+impl Cost {
+    /// Twice its mean, ns; of an exponential one before the cap.
+    fn twice_mean_ns(self) -> u128 {
+        match self {
+            Self::Fixed(ns) => 2 * u128::from(ns),
+            Self::Uniform { min, max } => u128::from(min) + u128::from(max),
+            Self::Exponential { mean, .. } => 2 * u128::from(mean),
+        }
+    }
+}
+
 impl Scenario {
     /// Reads a scenario from `text`, which came from `source_name`, and lays the overrides `sets`
     /// over it, in order. `known_checks` are the names that `[checks]` may use.
@@ -322,8 +338,9 @@ impl Scenario {
     }
 
     /// What the bundled guest is told. Task i becomes pid i + [`FIRST_PID`].
-    pub fn boot_page(&self, policy: Policy) -> BootPage {
-        let mut page = BootPage::new(self.tick.rate.period_ns(), policy);
+    pub fn boot_page(&self, policy: Policy) -> Box<BootPage> {
+        let mut page: Box<BootPage> = zeroed();
+        page.init(self.tick.rate.period_ns(), policy);
         page.offline_ns = self.offline_ns.unwrap_or(0);
         page.flags = if self.steal_clock { 0 } else { wire::NO_STEAL_CLOCK };
         page.nr_groups = self.groups.len() as u16;

@@ -170,6 +170,8 @@ enum Pace {
         steps: Steps,
     },
     Once,
+    /// Not even the first.
+    Never,
 }
 
 impl Pace {
@@ -190,7 +192,7 @@ impl Pace {
                 *group_ns = group_ns.saturating_add(steps.next());
                 *group_ns
             }
-            Self::Once => NEVER,
+            Self::Once | Self::Never => NEVER,
         }
     }
 }
@@ -248,6 +250,8 @@ impl Schedule {
             let (wall_ns, counter_ns) = (steal.slice_ns, steal.counter_ns);
             let slice = u128::from(wall_ns);
             let pace = match steal.pattern {
+                StealPattern::Fraction { share: Share::ZERO, .. }
+                | StealPattern::Period { share: Some(Share::ZERO), .. } => Pace::Never,
                 StealPattern::Fraction { share, jitter: false } => {
                     Pace::Even(Steps::new(slice * 1_000_000_000, share.billionths().into()))
                 }
@@ -258,7 +262,9 @@ impl Schedule {
                     let gap = RandomSteps { mean_ns, carry_ns: 0.0, draws };
                     Pace::Jitter { slice_ns: wall_ns, gap }
                 }
-                StealPattern::Period { period_ns } => Pace::Even(Steps::new(period_ns.into(), 1)),
+                StealPattern::Period { period_ns, .. } => {
+                    Pace::Even(Steps::new(period_ns.into(), 1))
+                }
                 StealPattern::Once => Pace::Once,
                 StealPattern::InHandler { every, line } => {
                     let window = Window { until_ns: Some(end(steal.window)), ..steal.window };
@@ -280,9 +286,10 @@ impl Schedule {
             schedule.add(steal.window.from_ns, Source { pace, until_ns: end(steal.window), load });
         }
         for (i, irq) in scenario.irqs.iter().enumerate() {
-            let nano_hz = irq.rate.nano_hz();
             let mut from_ns = irq.window.from_ns;
+            let nano_hz = irq.rate.map_or(0, Rate::nano_hz);
             let pace = match irq.arrival {
+                _ if nano_hz == 0 => Pace::Never,
                 Arrival::Periodic => Pace::Even(Steps::new(Rate::GHZ.into(), nano_hz)),
                 Arrival::Poisson => {
                     let mean_ns = Rate::GHZ as f64 / nano_hz as f64;
@@ -306,7 +313,8 @@ impl Schedule {
     }
 
     fn add(&mut self, from_ns: u64, source: Source) {
-        self.due_ns.push(if from_ns < source.until_ns { from_ns } else { NEVER });
+        let never = from_ns >= source.until_ns || matches!(source.pace, Pace::Never);
+        self.due_ns.push(if never { NEVER } else { from_ns });
         self.sources.push(source);
     }
 

@@ -53,6 +53,11 @@ impl Control {
         self.stop.load(Relaxed)
     }
 
+    /// What another thread sees of a run that ends when this one is asked to.
+    pub fn ends_with(&self) -> Self {
+        Self { stop: self.stop_flag(), ..Self::default() }
+    }
+
     /// Makes a running vCPU exit.
     pub fn kick(&self) {
         if let Some(kick) = &*self.kick.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -105,8 +110,8 @@ pub enum Stop<E> {
     },
 }
 
-/// Exits without guest time passing after which a guest counts as stuck. A tick over 320 groups
-/// makes a few thousand.
+/// Exits without guest time passing after which a guest counts as stuck. A walk over 4,096
+/// groups makes less than ten thousand.
 pub const STUCK_EXITS: u64 = 200_000;
 
 /// What a pass found.

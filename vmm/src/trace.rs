@@ -169,9 +169,10 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How many looks a stopped run waits for a disk that takes nothing: five seconds.
 const PATIENCE: u32 = 100;
 
-/// Where the trace goes: a hash, and perhaps a file.
+/// Where the trace goes: a hash, and perhaps a file; or nowhere.
 #[derive(Debug)]
 pub struct Trace {
+    kept: bool,
     hash: Sha256,
     records: u64,
     batch: Vec<Record>,
@@ -234,7 +235,12 @@ impl Trace {
     /// A trace that is only hashed.
     pub fn hashed() -> Self {
         let batch = Vec::with_capacity(BATCH);
-        Self { hash: Sha256::new(), records: 0, batch, writer: None, failed: false }
+        Self { kept: true, hash: Sha256::new(), records: 0, batch, writer: None, failed: false }
+    }
+
+    /// A trace that nobody asks for: nothing of it is kept, not even a count.
+    pub fn none() -> Self {
+        Self { kept: false, batch: Vec::new(), ..Self::hashed() }
     }
 
     /// A trace that is also written to `out` as JSON Lines, by a thread of its own. Once `stop` is set,
@@ -267,6 +273,9 @@ impl Trace {
     /// Adds a record. Allocates only until the writer's few buffers exist.
     #[inline]
     pub fn push(&mut self, record: Record) {
+        if !self.kept {
+            return;
+        }
         self.batch.push(record);
         if self.batch.len() == BATCH {
             self.flush();

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use guest_model::wire::MAX_GROUPS;
+use guest_model::wire::linux::MAX_GROUPS;
 use guest_model::wire::linux::{MAX_PLAN_TASKS, Plan};
 
 use crate::report::{OrFail, fail};

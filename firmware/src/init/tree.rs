@@ -7,7 +7,7 @@
 use core::ffi::CStr;
 use core::fmt;
 
-use guest_model::wire::MAX_GROUPS;
+use guest_model::wire::linux::MAX_GROUPS;
 use guest_model::wire::linux::{Group, Plan};
 
 use crate::report::{Message, OrFail};

@@ -14,8 +14,8 @@ const DIVIDER: u64 = PELT_MIN_DIVIDER as u64;
 fn broken_averages(k: &Kernel) -> Option<(u16, SchedAvg)> {
     (0..k.nr_groups).find_map(|g| {
         let a = &k.cfs_rqs[g as usize].avg;
-        // 318 tasks of weight 2^18 come to 2^27; a sum is 47742 times that at most.
-        let bounded = a.load_sum < 1 << 45 && a.runnable_sum < 1 << 45 && a.load_avg < 1 << 28;
+        // 4,158 tasks of weight 2^18 come to less than 2^31; a sum is 47742 times that at most.
+        let bounded = a.load_sum < 1 << 47 && a.runnable_sum < 1 << 47 && a.load_avg < 1 << 31;
         let enough = a.load_sum >= a.load_avg * DIVIDER
             && a.runnable_sum >= a.runnable_avg * DIVIDER
             && u64::from(a.util_sum) >= a.util_avg * DIVIDER;

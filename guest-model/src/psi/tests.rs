@@ -148,13 +148,15 @@ proptest! {
             for (at, event) in course(seed, GROUPS.len() as u16) {
                 apply(&mut k, &mut hw, at, event);
             }
-            k.psi_groups.each_ref().map(|g| {
+            let groups = k.psi_groups.iter().take(k.nr_groups.into());
+            let times = groups.map(|g| {
                 let mut g = g.clone();
                 g.record_times(u64::from(u32::MAX));
                 g.times
-            })
+            });
+            times.collect::<Vec<_>>()
         });
-        prop_assert_eq!(times[0], times[1]);
+        prop_assert_eq!(&times[0], &times[1]);
     }
 }
 

@@ -1,3 +1,4 @@
+use std::boxed::Box;
 use std::vec::Vec;
 
 use super::*;
@@ -6,7 +7,7 @@ use crate::machine::{Bench, Machine, page};
 use crate::wire::{BootPage, FIRST_PID, IRQ_BALANCE, IrqSpec, NONE};
 
 /// A page with one device line and one task in the root group.
-fn device_page(tick_ns: u64, flags: u16) -> BootPage {
+fn device_page(tick_ns: u64, flags: u16) -> Box<BootPage> {
     let mut p = page(&[], &[0]);
     p.tick_period_ns = tick_ns;
     p.nr_irqs = 2;

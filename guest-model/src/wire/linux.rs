@@ -12,12 +12,19 @@ use core::fmt;
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use super::{MAX_GROUPS, MAX_TASKS, MAX_TIME_NS, NONE, TASK_BLOCKED, TASK_FORK};
+use super::{MAX_TIME_NS, NONE, TASK_BLOCKED, TASK_FORK};
 
 /// Version of this module's layout; the plan carries it.
 pub const VERSION: u32 = 1;
 /// First eight bytes of a plan, `"RQSPLAN\0"` read as a little-endian integer.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RQSPLAN\0");
+
+/// Most groups of a plan, the root included.
+pub const MAX_GROUPS: usize = 320;
+/// Most tasks of a plan.
+pub const MAX_PLAN_TASKS: usize = 318;
+/// Entries of the task table.
+const MAX_TASKS: usize = 320;
 
 /// Network devices whose frames may wake tasks.
 pub const MAX_NETS: usize = 4;
@@ -114,7 +121,7 @@ pub struct Plan {
     pub size: u32,
     /// Groups used in `groups`, the root included.
     pub nr_groups: u16,
-    /// Tasks used in `tasks`; as many as the bundled guest takes at most.
+    /// Tasks used in `tasks`, at most [`MAX_PLAN_TASKS`].
     pub nr_tasks: u16,
     /// Network devices that the run uses, woken tasks or not.
     pub nr_nets: u16,
@@ -133,9 +140,6 @@ const _: () = {
     assert!(size_of::<Task>() == 64);
     assert!(size_of::<Plan>() == 32 + MAX_TASKS * 64 + MAX_GROUPS * 260);
 };
-
-/// Most tasks of a plan: as many as a boot page of the bundled guest has room for.
-pub const MAX_PLAN_TASKS: usize = MAX_TASKS - super::FIRST_PID as usize;
 
 /// Why a plan is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

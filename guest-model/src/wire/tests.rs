@@ -8,7 +8,7 @@ use crate::kernel::step;
 use crate::machine::{Bench, Machine, POLICY, broken, page};
 
 fn good() -> Box<BootPage> {
-    let mut p = Box::new(page(&[0, 1], &[2, 0]));
+    let mut p = page(&[0, 1], &[2, 0]);
     p.nr_irqs = 3;
     p.tasks[1].wakes = FIRST_PID;
     p.irqs[1].wakes = FIRST_PID + 1;
@@ -116,7 +116,7 @@ fn errors_travel_as_numbers() {
 fn a_refused_page_leaves_the_kernel_as_it_was() {
     let mut p = good();
     p.irqs[1].flags = 2;
-    let mut k = Box::new(crate::kernel::Kernel::new());
+    let mut k = crate::kernel::Kernel::new_box_zeroed().unwrap();
     assert_eq!(k.boot(&mut Machine::new(), &p), Err(BootError::Irq));
     assert_eq!((k.nr_groups, k.nr_tasks, k.need_resched), (0, 0, false));
 }
@@ -132,7 +132,8 @@ proptest! {
             // A page that is right up to its tables.
             bytes[..48].copy_from_slice(&good().as_bytes()[..48]);
         }
-        let page = BootPage::read_from_bytes(&bytes).unwrap();
+        let mut page = BootPage::new_box_zeroed().unwrap();
+        page.as_mut_bytes().copy_from_slice(&bytes);
         if let Err(e) = page.validate() {
             prop_assert!(keeps_head == (e as u8 > BootError::Tick as u8));
         }

@@ -1,8 +1,9 @@
 //! `cargo bench`: each figure is the ratio of two things measured side by side in one run.
 //!
-//! `cargo bench -- exit` runs one part; parts are `exit`, `snapshot`, `model`, `memory` and,
+//! `cargo bench -- exit` runs one part; parts are `exit`, `snapshot`, `model`, `events`, `leaves`,
+//! `memory` and,
 //! with a kernel in RQSCOPE_KERNEL, `linux`. `rounds=N`
-//! changes the number of rounds, `decades=N` lets the memory part go up to 10^N events.
+//! changes the number of rounds, `decades=N` lets the memory and events parts go up to 10^N events.
 
 mod bare;
 mod exit;
@@ -61,6 +62,12 @@ fn main() {
     }
     if wanted("model") {
         model::run(rounds);
+    }
+    if wanted("events") {
+        model::events(rounds, decades);
+    }
+    if wanted("leaves") {
+        model::leaves(rounds);
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use guest_model::hardware::{Hardware, Probe};
 use guest_model::kernel::Kernel;
 use rqscope::check::NAMES;
+use rqscope::model::zeroed;
 use rqscope::run::{Planted, pass_on_model};
 use rqscope::scenario::{Scenario, builtin};
 use rqscope::session::PassOutcome;
@@ -93,7 +94,7 @@ fn default_scenario(duration: &str) -> Scenario {
 /// Prints the figures.
 pub fn run(rounds: usize) {
     let steps = steps();
-    let (mut kernel, mut hw) = (Box::<Kernel>::default(), Inputs { now_ns: 0, steal_ns: 0 });
+    let (mut kernel, mut hw) = (zeroed::<Kernel>(), Inputs { now_ns: 0, steal_ns: 0 });
     // A running task: what an idle CPU does is less.
     kernel.curr = 2;
     let mut rules = || bare_rules(&mut kernel, &mut hw, &steps);
@@ -117,6 +118,65 @@ pub fn run(rounds: usize) {
     let whole = pair(rounds, || drop(whole_run(&scenario)), &mut rules);
     let share = UPDATES as f64 / records as f64;
     print("one event of it / one update by the rules alone", whole.ratio.times(share));
+}
+
+/// One pass of which no trace is kept, as a grid runs it; the result is its number of probe hits.
+fn traceless_run(scenario: &Scenario) -> u64 {
+    let clock = scenario.policy.rate_limit_clock;
+    let (outcome, _) =
+        pass_on_model(scenario, clock, Planted::default(), Trace::none(), Arc::default()).unwrap();
+    assert!(outcome.stopped.is_none(), "{:?}", outcome.stopped);
+    outcome.hits
+}
+
+/// Prints what an event costs in runs of 10^4 events and each power of ten up to 10^`decades`, against one
+/// of the shortest run.
+pub fn events(rounds: usize, decades: u32) {
+    println!(
+        "events: one event of a `--guest model` run of so many, against one of the shortest run"
+    );
+    let ns_per_event = 100_000_000 / traceless_run(&default_scenario("100ms"));
+    let run = |decade: u32| {
+        let duration = 10u64.pow(decade).saturating_mul(ns_per_event);
+        default_scenario(&format!("{duration}ns"))
+    };
+    let short = run(4);
+    let short_hits = traceless_run(&short);
+    for decade in 4..=decades {
+        let long = run(decade);
+        let hits = traceless_run(&long);
+        // As many events on both sides.
+        let repeat = hits.div_ceil(short_hits);
+        let again = || (0..repeat).for_each(|_| _ = black_box(traceless_run(&short)));
+        let cost = pair(rounds.min(11), || _ = black_box(traceless_run(&long)), again);
+        let share = (repeat * short_hits) as f64 / hits as f64;
+        print(&format!("{hits} events"), cost.ratio.times(share));
+    }
+}
+
+/// A scenario with `count` leaf cfs_rqs that have load throughout, and 50 walks over all of them.
+fn with_leaves(count: usize) -> Scenario {
+    let text = format!(
+        "duration = \"50ms\"\npolicy.compare = []\n[[group]]\npath = \"g\"\ncount = {count}\n\
+         [[task]]\nname = \"t\"\ngroup = \"g\"\nburn = \"1h\"\ncount = {count}\n\
+         [[irq]]\nname = \"nic\"\nrate = \"1kHz\"\ncost = \"1us\"\nbalance = true\n"
+    );
+    Scenario::load(&text, "leaves", &[], NAMES).unwrap()
+}
+
+/// Prints what one leaf cfs_rq costs in a run that walks over so many, against one of 64.
+pub fn leaves(rounds: usize) {
+    println!(
+        "leaves: one leaf cfs_rq of a `--guest model` run that walks so many, against one of 64"
+    );
+    let few = with_leaves(64);
+    for count in [64, 256, 1024, 4096] {
+        let (many, times) = (with_leaves(count), count / 64);
+        let hits = traceless_run(&many);
+        let again = || (0..times).for_each(|_| _ = black_box(traceless_run(&few)));
+        let cost = pair(rounds.min(11), || _ = black_box(traceless_run(&many)), again);
+        print(&format!("{count} leaves, {hits} events"), cost.ratio);
+    }
 }
 
 /// Prints the peak of this process's memory after runs of 10^4 events and each power of ten up to

@@ -99,6 +99,12 @@ impl Guest {
         self.facts.shift = shift;
     }
 
+    /// The same guest for another scenario.
+    pub(super) fn take(&mut self, scenario: &Scenario) -> Result<(), Failure> {
+        self.plan = scenario.linux_plan().map_err(|e| Failure::input(&e))?;
+        Ok(())
+    }
+
     /// A machine that is ready: from its snapshot, which is made first if there is none that can be used.
     fn ready(&self, control: &Arc<Control>) -> Result<(Machine, Ready), LinuxError> {
         let cpuid = cpu(&self.kvm, cpuid::Options::default())?;

@@ -56,6 +56,13 @@ impl Output {
         Ok(output)
     }
 
+    /// The file `name`, which is not there yet.
+    pub fn file(&self, name: &str) -> Result<File, OutputError> {
+        let path = self.dir.join(name);
+        let fail = |source| OutputError::Io { what: "write", path: path.clone(), source };
+        File::create_new(&path).map_err(fail)
+    }
+
     /// A trace into `trace.jsonl`, for a run that `stop` ends.
     pub fn trace(&self, stop: Arc<AtomicBool>) -> Result<Trace, OutputError> {
         let path = self.dir.join("trace.jsonl");

@@ -1,5 +1,6 @@
 //! `rqscope run`.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -240,27 +241,30 @@ fn start_failure(e: &StartError) -> Failure {
 fn load(args: &RunArgs) -> Result<Scenario, Failure> {
     let mut sets = args.sets.clone();
     sets.extend(args.seed.map(|seed| format!("seed={seed}")));
-    let text;
-    let text = match builtin(&args.scenario) {
-        Some(b) => b.text,
+    let text = scenario_text(&args.scenario)?;
+    Scenario::load(&text, &args.scenario, &sets, NAMES).map_err(|e| Failure::input(&e))
+}
+
+/// The text of a scenario by its name or path.
+pub(super) fn scenario_text(name: &str) -> Result<Cow<'static, str>, Failure> {
+    match builtin(name) {
+        Some(b) => Ok(b.text.into()),
         None => {
-            let path = Path::new(&args.scenario);
+            let path = Path::new(name);
             if !path.exists() {
-                let hint = hint(&args.scenario, BUILTIN.iter().map(|b| b.name));
-                let name = &args.scenario;
+                let hint = hint(name, BUILTIN.iter().map(|b| b.name));
                 return Err(Failure::Input(format!(
                     "no built-in scenario and no file is called {name:?}; {hint}"
                 )));
             }
             let bytes = read_file(path, MAX_SCENARIO, "scenario")?;
-            text = String::from_utf8(bytes).map_err(|e| {
+            let text = String::from_utf8(bytes).map_err(|e| {
                 let at = e.utf8_error().valid_up_to();
                 Failure::Input(format!("scenario {}: not UTF-8 at byte {at}", path.display()))
             })?;
-            &text
+            Ok(text.into())
         }
-    };
-    Scenario::load(text, &args.scenario, &sets, NAMES).map_err(|e| Failure::input(&e))
+    }
 }
 
 /// A file of at most `max` bytes.

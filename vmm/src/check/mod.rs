@@ -15,7 +15,7 @@ use guest_model::policy::Policy;
 
 pub use clock::Accounted;
 pub use psi::PsiTable;
-pub use tg::{Staleness, TgRow};
+pub use tg::{Staleness, TgRow, weight_error_ppm};
 
 macro_rules! checks {
     ($($(#[doc = $doc:literal])+ $id:ident $name:literal,)+) => {

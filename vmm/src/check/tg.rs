@@ -30,6 +30,26 @@ pub struct Staleness {
     /// Integral of the difference left unpublished, over all groups, in load units times ns of
     /// `clock`.
     pub load_ns: u128,
+    /// Worst error of a group's weight elsewhere that a call left, ppm: see [`weight_error_ppm`].
+    pub max_weight_error_ppm: u64,
+    /// Integral of that error, over all groups, in ppm times ns of `clock`.
+    pub weight_error_ppm_ns: u128,
+}
+
+/// How far off another CPU's `calc_group_shares()` is while `load` is here and `contrib` is published
+/// of it, in ppm, rounded down.
+///
+/// On its own CPU a contribution does not matter: `calc_group_shares()` takes `tg->load_avg` less the own
+/// contribution plus the own load (kernel/sched/fair.c, 6.12 to 7.3). Another CPU sees `contrib` where it should
+/// see `load`. If it has as much load itself and publishes all of it, it gives the group
+/// `tg->shares * load / (contrib + load)` instead of `tg->shares * load / (load + load)`: it is off by
+/// `|load - contrib| / (load + contrib)` of what is right. Without load here, that is what it comes to as the
+/// loads go to 0: all of it.
+pub fn weight_error_ppm(load: u64, contrib: u64) -> u64 {
+    let sum = u128::from(load) + u128::from(contrib);
+    let off = u128::from(load.abs_diff(contrib)) * 1_000_000;
+    // At most 10^6.
+    off.checked_div(sum).unwrap_or(0) as u64
 }
 
 impl Staleness {
@@ -42,6 +62,9 @@ impl Staleness {
         self.count += other.count;
         self.max_load = self.max_load.max(other.max_load);
         self.load_ns = self.load_ns.saturating_add(other.load_ns);
+        self.max_weight_error_ppm = self.max_weight_error_ppm.max(other.max_weight_error_ppm);
+        self.weight_error_ppm_ns =
+            self.weight_error_ppm_ns.saturating_add(other.weight_error_ppm_ns);
     }
 
     /// Mean length of a stale period, ns of `clock`, rounded down.
@@ -57,10 +80,18 @@ impl Staleness {
     /// Mean difference left unpublished over `elapsed_ns` and `groups`, in thousandths of a load
     /// unit, rounded down.
     pub fn mean_load_milli(&self, elapsed_ns: u64, groups: u64) -> u64 {
-        let time = u128::from(elapsed_ns) * u128::from(groups);
-        let milli = self.load_ns.saturating_mul(1000).checked_div(time).unwrap_or(0);
-        u64::try_from(milli).unwrap_or(u64::MAX)
+        over_time(self.load_ns.saturating_mul(1000), elapsed_ns, groups)
     }
+
+    /// Mean error of a group's weight over `elapsed_ns` and `groups`, ppm, rounded down.
+    pub fn mean_weight_error_ppm(&self, elapsed_ns: u64, groups: u64) -> u64 {
+        over_time(self.weight_error_ppm_ns, elapsed_ns, groups)
+    }
+}
+
+fn over_time(integral: u128, elapsed_ns: u64, groups: u64) -> u64 {
+    let time = u128::from(elapsed_ns) * u128::from(groups);
+    u64::try_from(integral.checked_div(time).unwrap_or(0)).unwrap_or(u64::MAX)
 }
 
 fn mean(sum: u128, count: u64) -> u64 {
@@ -84,6 +115,14 @@ pub struct TgRow {
     pub staleness: Staleness,
 }
 
+/// What a call leaves unpublished: the difference in load units, and the error of the group's weight that
+/// comes of it, ppm.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    load: u64,
+    weight_error_ppm: u64,
+}
+
 /// One group's history.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Group {
@@ -91,8 +130,9 @@ pub(super) struct Group {
     published_ns: u64,
     /// `clock` and `clock_task` at the first call that left the contribution stale, ns.
     stale_since: Option<(u64, u64)>,
-    /// `clock` at the last call and the difference that it left.
-    left: (u64, u64),
+    /// `clock` at the last call, and what it left.
+    left_at_ns: u64,
+    left: Left,
     /// Calls.
     calls: u64,
     /// How stale the contribution became.
@@ -263,9 +303,13 @@ impl TgChecks {
 
         let (clock, clock_task) = (s.before.clock_ns, s.before.clock_task_ns);
         let mut st = g.staleness;
-        let leaves = if published { 0 } else { change };
+        let leaves = match published {
+            true => Left::default(),
+            false => Left { load: change, weight_error_ppm: weight_error_ppm(load, contrib) },
+        };
         g.leave(clock, leaves, &mut st);
-        st.max_load = st.max_load.max(leaves);
+        st.max_load = st.max_load.max(leaves.load);
+        st.max_weight_error_ppm = st.max_weight_error_ppm.max(leaves.weight_error_ppm);
         if published || !stale {
             g.end_stale(clock, clock_task, &mut st);
         } else {
@@ -330,7 +374,7 @@ impl TgChecks {
         if let Some(g) = self.groups.get_mut(after.group as usize) {
             let clock = s.before.clock_ns;
             let mut st = g.staleness;
-            g.leave(clock, 0, &mut st);
+            g.leave(clock, Left::default(), &mut st);
             g.published_ns = now;
             g.end_stale(clock, s.before.clock_task_ns, &mut st);
             g.staleness = st;
@@ -360,7 +404,7 @@ impl TgChecks {
         let (clock, clock_task) = (end.rq.clock_ns, end.rq.clock_task_ns);
         for g in &mut self.groups {
             let mut st = g.staleness;
-            g.leave(clock, 0, &mut st);
+            g.leave(clock, Left::default(), &mut st);
             g.end_stale(clock, clock_task, &mut st);
             g.staleness = st;
             self.row.staleness.add(&st);
@@ -390,13 +434,18 @@ fn sum(cfs: &CfsRqView, at: u64, board: &mut Board) {
 }
 
 impl Group {
-    /// A call leaves `load` unpublished from `clock` on; what the call before it left counts up to
-    /// here. A hostile guest's clock may jump back and forth, so the integral saturates.
+    /// A call leaves this unpublished from `clock` on; what the call before it left counts up to
+    /// here. A hostile guest's clock may jump back and forth, so the integrals saturate.
     #[inline]
-    fn leave(&mut self, clock: u64, load: u64, st: &mut Staleness) {
-        let (left_at, left) = std::mem::replace(&mut self.left, (clock, load));
-        let area = u128::from(left) * u128::from(clock.saturating_sub(left_at));
-        st.load_ns = st.load_ns.saturating_add(area);
+    fn leave(&mut self, clock: u64, leaves: Left, st: &mut Staleness) {
+        let left_at = std::mem::replace(&mut self.left_at_ns, clock);
+        let left = std::mem::replace(&mut self.left, leaves);
+        if left.load != 0 {
+            let time = u128::from(clock.saturating_sub(left_at));
+            st.load_ns = st.load_ns.saturating_add(u128::from(left.load) * time);
+            let error = u128::from(left.weight_error_ppm) * time;
+            st.weight_error_ppm_ns = st.weight_error_ppm_ns.saturating_add(error);
+        }
     }
 
     /// The contribution is stale still: its age counts for the worst.

@@ -87,6 +87,38 @@ pub(super) fn tg_clock_reads(outcome: &RunOutcome, pass: &PassOutcome) -> Option
     (reads > 0 || !must_read || pass.measured.tg.calls == 0).then_some(reads)
 }
 
+/// Clock reads that a cached clock of the rate limit saved: as many as `sched_clock_cpu()` would have made.
+pub(super) fn clock_reads_saved(pass: &PassOutcome) -> u64 {
+    let tg = &pass.measured.tg;
+    match pass.policy.rate_limit_clock {
+        RateLimitClock::SchedClockCpu => 0,
+        // An offline CPU returns before it reads.
+        RateLimitClock::RqClock | RateLimitClock::RqClockTask => tg.calls - tg.offline,
+    }
+}
+
+/// All clock reads of the guest's rules that are known of.
+pub(super) fn all_clock_reads(outcome: &RunOutcome, pass: &PassOutcome) -> Option<u64> {
+    if let Some(c) = &pass.costs {
+        let rules = [
+            c.clock_reads_update_rq_clock,
+            c.clock_reads_irqtime_account_irq,
+            c.clock_reads_update_tg_load_avg,
+            c.clock_reads_psi_account_irqtime,
+            c.clock_reads_psi_other,
+        ];
+        return Some(rules.into_iter().fold(0, u64::saturating_add));
+    }
+    let readers = &outcome.linux.as_ref()?.clock_readers;
+    (!readers.is_empty()).then(|| readers.iter().map(|(_, reads)| reads).sum())
+}
+
+/// Clock reads of a Linux guest's `function`, if any were seen: it may have been inlined, or its reads.
+pub(super) fn seen_reads(outcome: &RunOutcome, function: &str) -> Option<u64> {
+    let readers = &outcome.linux.as_ref()?.clock_readers;
+    readers.iter().find(|(name, _)| name == function).map(|(_, reads)| *reads)
+}
+
 /// Clock reads of a Linux guest's `function`, if it and the clock's function are seen.
 fn reads(outcome: &RunOutcome, about: CheckId, function: &str) -> Option<u64> {
     let readers = &outcome.linux.as_ref()?.clock_readers;

@@ -52,6 +52,7 @@ pub fn json(outcome: &RunOutcome) -> Value {
         "wall_time": main.map(|pass| wall_time(&pass.ledger)),
         "injected": main.map(|pass| injected(outcome, pass)),
         "accounted": main.zip(books).map(|(pass, books)| accounted(pass, &books)),
+        "clock_reads": main.map(|pass| clock_reads(outcome, pass)),
         "psi_account_irqtime": main.map(|pass| psi_account_irqtime(outcome, pass)),
         "update_tg_load_avg": clocks.first(),
         "rate_limit_clocks": clocks,
@@ -210,7 +211,7 @@ fn accounted(pass: &PassOutcome, books: &Books) -> Value {
 
 fn psi_account_irqtime(outcome: &RunOutcome, pass: &PassOutcome) -> Value {
     let seen = findings::lack(outcome, CheckId::PsiIrqLedger).is_none();
-    let (t, costs) = (&pass.measured.psi_table, pass.costs.as_ref());
+    let t = &pass.measured.psi_table;
     let mut object = value!({
         "policy": findings::zero_delta_rule(outcome, pass),
         "total": t.total,
@@ -220,14 +221,37 @@ fn psi_account_irqtime(outcome: &RunOutcome, pass: &PassOutcome) -> Value {
         "delta_positive": t.delta_positive,
         "delta_zero": t.delta_zero,
         "delta_negative": t.delta_negative,
-        "seqcount_writes": costs.map(|c| c.psi_account_irqtime_seqcount_writes),
+        "delta_zero_ppm": ppm(t.delta_zero, t.reached_delta),
+        "seqcount_writes": t.writes,
         "clock_reads": findings::psi_clock_reads(outcome, pass),
-        "levels": costs.map(|c| c.psi_account_irqtime_levels),
+        "levels": t.levels,
     });
     if !seen {
         forget(&mut object, &[]);
     }
     object
+}
+
+/// `part` of `whole` in ppm, rounded down; 0 of nothing is unavailable.
+fn ppm(part: u64, whole: u64) -> Option<u64> {
+    let share = (u128::from(part) * 1_000_000).checked_div(whole.into())?;
+    u64::try_from(share).ok()
+}
+
+/// Clock reads of the guest's rules, where they are known.
+fn clock_reads(outcome: &RunOutcome, pass: &PassOutcome) -> Value {
+    let costs = pass.costs.as_ref();
+    let seen = |function: &str| findings::seen_reads(outcome, function);
+    value!({
+        "total": findings::all_clock_reads(outcome, pass),
+        "update_rq_clock":
+            costs.map(|c| c.clock_reads_update_rq_clock).or_else(|| seen("update_rq_clock")),
+        "irqtime_account_irq":
+            costs.map(|c| c.clock_reads_irqtime_account_irq).or_else(|| seen("irqtime_account_irq")),
+        "update_tg_load_avg": findings::tg_clock_reads(outcome, pass),
+        "psi_account_irqtime": findings::psi_clock_reads(outcome, pass),
+        "psi_other": costs.map(|c| c.clock_reads_psi_other),
+    })
 }
 
 /// Numbers that were counted of something that was not seen become unavailable, but for those in `kept`.
@@ -261,7 +285,10 @@ fn rate_limit_clock(outcome: &RunOutcome, pass: &PassOutcome, paths: &[String]) 
         "published": published,
         "offline": offline,
         "clock_reads": findings::tg_clock_reads(outcome, pass),
+        "clock_reads_saved": observed.then(|| findings::clock_reads_saved(pass)),
         "atomic_adds": costs.map(|c| c.tg_load_avg_atomic_adds),
+        "published_clock_milli_hz": milli_hz(*published, pass.rq.clock_ns),
+        "published_clock_task_milli_hz": milli_hz(*published, pass.rq.clock_task_ns),
     });
     let mut row = stale(head, st, pass.elapsed_ns, findings::groups(pass));
     if !seen {
@@ -269,6 +296,12 @@ fn rate_limit_clock(outcome: &RunOutcome, pass: &PassOutcome, paths: &[String]) 
     }
     row["groups"] = groups.into();
     row
+}
+
+/// `count` in `ns` as a rate, rounded down to thousandths of a hertz; of no time it is unavailable.
+fn milli_hz(count: u64, ns: u64) -> Option<u64> {
+    let rate = (u128::from(count) * 1_000_000_000_000).checked_div(ns.into())?;
+    u64::try_from(rate).ok()
 }
 
 /// `row` with the staleness of `groups` contributions over `elapsed_ns` behind its keys.
@@ -281,6 +314,8 @@ fn stale(mut row: Value, st: &Staleness, elapsed_ns: u64, groups: u64) -> Value 
         ("staleness_mean_clock_task_ns", st.mean_task_ns()),
         ("staleness_max_load", st.max_load),
         ("staleness_mean_load_milli", st.mean_load_milli(elapsed_ns, groups)),
+        ("weight_error_max_ppm", st.max_weight_error_ppm),
+        ("weight_error_mean_ppm", st.mean_weight_error_ppm(elapsed_ns, groups)),
     ] {
         row[key] = n.into();
     }

@@ -327,11 +327,10 @@ impl<W: Write> Page<'_, W> {
         row("    positive", p.delta_positive, Some(p.reached_delta), "of those that reach it");
         row("    zero", p.delta_zero, Some(p.reached_delta), "");
         row("    negative", p.delta_negative, Some(p.reached_delta), "");
-        let costs = main.costs.as_ref();
         for (name, n) in [
-            ("seqcount writes", costs.map(|c| c.psi_account_irqtime_seqcount_writes)),
+            ("seqcount writes", Some(p.writes)),
             ("clock reads", findings::psi_clock_reads(self.outcome, main)),
-            ("cgroup levels walked", costs.map(|c| c.psi_account_irqtime_levels)),
+            ("cgroup levels walked", Some(p.levels)),
         ] {
             match n {
                 Some(n) => t.row([name.into(), grouped(n).into()]),

@@ -27,6 +27,7 @@ pub const BUILTIN: &[Builtin] = builtins! {
     "irq-storm": "what is left of clock_task, and who pays, when interrupts take 85% of the CPU?",
     "steal-storm": "does clock_task keep the right twentieth of wall time when 95% is stolen?",
     "rate-limit": "what does the rate limit's clock cost when idle interrupt exits walk 64 leaf cfs_rqs?",
+    "load-grid": "what do interrupts and steal, from none to 95% each, do to the rate limit's clocks?",
     "psi-zero-delta": "how many psi_account_irqtime() calls see a zero delta when tasks switch fast and interrupts are rare?",
     "steal-backward": "what does clock_task do when the steal counter falls, by up to 1 s? (fails, as Linux does)",
     "steal-jump": "how long does clock_task stand still after a steal jump of 2^40 ns? (fails, as Linux does)",

@@ -181,7 +181,8 @@ fn groups(root: &Table<'_>) -> Result<Vec<Group>> {
 /// The groups of a task's copies: one for all, or `path.0`, `path.1` and so on, as many as copies.
 fn copies_groups(field: &Field<'_>, count: u16, groups: &[Group]) -> Result<Vec<u16>> {
     let path = field.text()?;
-    let find = |path: &str| groups.iter().position(|g| g.path == path).map(|i| i as u16);
+    let index: HashMap<&str, u16> = groups.iter().map(|g| g.path.as_str()).zip(0..).collect();
+    let find = |path: &str| index.get(path).copied();
     if let Some(group) = find(path).filter(|group| *group > 0) {
         return Ok(vec![group]);
     }

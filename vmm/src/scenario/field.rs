@@ -264,11 +264,11 @@ impl<'d> Field<'d> {
         self.share_of("0 to 1")
     }
 
-    /// A share above nothing and below all.
-    pub fn part(&self) -> Result<Share, ScenarioError> {
-        const ALLOWED: &str = "above 0 and below 1";
+    /// A share below all; 0 for none.
+    pub fn share_below_one(&self) -> Result<Share, ScenarioError> {
+        const ALLOWED: &str = "0 (for none) or more and below 1";
         let share = self.share_of(ALLOWED)?;
-        if share == Share::ZERO || share == Share::ONE {
+        if share == Share::ONE {
             return Err(self.out_of_range(&share.to_string(), ALLOWED));
         }
         Ok(share)

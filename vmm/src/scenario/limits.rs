@@ -3,8 +3,8 @@
 
 use super::document::Document;
 use super::error::{Problem, ScenarioError};
-use super::units::{MAX_NS, Rate};
-use super::{Arrival, Cost, MAX_EVENTS, Scenario, StealPattern, When, Window};
+use super::units::{MAX_NS, Rate, Share};
+use super::{Arrival, MAX_EVENTS, Scenario, Steal, StealPattern, When, Window};
 
 /// A load of one CPU, in the unit of [`Scenario`]'s loads.
 const FULL: u128 = Rate::GHZ as u128;
@@ -16,43 +16,42 @@ pub(super) fn check(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioE
     never_woken(scenario, doc)
 }
 
-/// Mean cost of an interrupt, in half ns.
-fn twice_mean(cost: Cost) -> u128 {
-    match cost {
-        Cost::Fixed(ns) => 2 * u128::from(ns),
-        Cost::Uniform { min, max } => u128::from(min) + u128::from(max),
-        Cost::Exponential { mean, .. } => 2 * u128::from(mean),
-    }
-}
-
 /// Refuses sources that take the whole CPU from some instant to the end of the run.
 fn load(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError> {
     let for_ever = |w: Window| w.until_ns.is_none_or(|until| until >= scenario.duration_ns);
     let rate = |r: Rate| u128::from(r.nano_hz());
 
+    let stolen = stolen(scenario, for_ever);
     let mut sources = Vec::new();
     let mut line_rates = vec![rate(scenario.tick.rate)];
-    let tick_ns = scenario.tick.cost_ns;
-    sources.push(("tick.cost".to_owned(), rate(scenario.tick.rate) * u128::from(tick_ns)));
+    let tick_ns = u128::from(scenario.tick.cost_ns);
+    sources.push(("tick.cost".to_owned(), rate(scenario.tick.rate) * tick_ns));
+    let mut not_merged = stolen.not_merged(rate(scenario.tick.rate)) * tick_ns;
     for (i, irq) in scenario.irqs.iter().enumerate() {
-        line_rates.push(if for_ever(irq.window) { rate(irq.rate) } else { 0 });
-        if for_ever(irq.window) {
-            let load = (rate(irq.rate) * twice_mean(irq.cost)).div_ceil(2);
-            sources.push((format!("irq[{i}].cost"), load));
-        }
+        let nano_hz = irq.rate.filter(|_| for_ever(irq.window)).map_or(0, rate);
+        line_rates.push(nano_hz);
+        let load = |nano_hz: u128| (nano_hz * irq.cost.twice_mean_ns()).div_ceil(2);
+        sources.push((format!("irq[{i}].{}", irq.load.map_or("cost", |_| "load")), load(nano_hz)));
+        not_merged += match irq.arrival {
+            // They may be in step with the slices.
+            Arrival::Burst { .. } => load(nano_hz),
+            Arrival::Periodic | Arrival::Poisson => load(stolen.not_merged(nano_hz)),
+        };
     }
     let handlers: u128 = sources.iter().map(|(_, load)| load).sum();
 
+    let mut slices = 0;
     for (i, steal) in scenario.steals.iter().enumerate() {
         if !for_ever(steal.window) || steal.when == When::Idle {
             continue;
         }
         let slice = u128::from(steal.slice_ns);
         let (key, load) = match steal.pattern {
-            StealPattern::Fraction { share, .. } => {
-                ("fraction", u128::from(share.billionths()) * 1_000_000_000)
+            StealPattern::Fraction { share, .. }
+            | StealPattern::Period { share: Some(share), .. } => ("fraction", part(share)),
+            StealPattern::Period { period_ns, share: None } => {
+                ("slice", slice * FULL / u128::from(period_ns))
             }
-            StealPattern::Period { period_ns } => ("slice", slice * FULL / u128::from(period_ns)),
             StealPattern::Once => continue,
             StealPattern::InHandler { every, line } => {
                 let rate: u128 = match line {
@@ -62,27 +61,69 @@ fn load(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError> {
                 ("slice", rate * slice / u128::from(every))
             }
         };
+        slices += load;
         sources.push((format!("steal[{i}].{key}"), load));
     }
 
-    let total: u128 = sources.iter().map(|(_, load)| load).sum();
     let Some((key, most)) = sources.iter().max_by_key(|(_, load)| *load) else {
         return Ok(());
     };
-    if total < FULL {
-        return Ok(());
-    }
     let (what, sum, fix) = if *most >= FULL {
         let what =
             if key.starts_with("steal") { "this source's slices" } else { "this line's handlers" };
         (what, *most, "lower the rate or this value")
     } else if handlers >= FULL {
         ("all lines' handlers together", handlers, "lower this or another line's rate or cost")
+    } else if not_merged + slices >= FULL {
+        let sum = not_merged + slices;
+        ("all handlers and slices together", sum, "lower this value or another source's")
     } else {
-        ("all handlers and slices together", total, "lower this value or another source's")
+        return Ok(());
     };
     let percent = sum * 100 / FULL;
     Err(doc.error_at(key, Problem::Overload { what, percent, fix }))
+}
+
+/// A share in the unit of loads.
+fn part(share: Share) -> u128 {
+    u128::from(share.billionths()) * 1_000_000_000
+}
+
+/// What timed slices take from the guest in the long run.
+struct Stolen {
+    /// Of all time, in the unit of loads.
+    load: u128,
+    /// Slices, in nHz.
+    nano_hz: u128,
+}
+
+fn stolen(scenario: &Scenario, for_ever: impl Fn(Window) -> bool) -> Stolen {
+    let timed = |steal: &Steal| for_ever(steal.window) && steal.when != When::Idle;
+    let mut stolen = Stolen { load: 0, nano_hz: 0 };
+    for steal in scenario.steals.iter().filter(|steal| timed(steal)) {
+        let slice = u128::from(steal.slice_ns);
+        let (load, nano_hz) = match steal.pattern {
+            StealPattern::Fraction { share, .. } => {
+                (part(share), part(share).checked_div(slice).unwrap_or(0))
+            }
+            StealPattern::Period { period_ns, .. } => {
+                (slice * FULL / u128::from(period_ns), FULL / u128::from(period_ns))
+            }
+            StealPattern::Once | StealPattern::InHandler { .. } => continue,
+        };
+        stolen.load += load;
+        stolen.nano_hz += nano_hz;
+    }
+    stolen
+}
+
+impl Stolen {
+    /// Of interrupts that arrive at `nano_hz` those that are handled: of what arrives inside a slice all
+    /// merge into one.
+    fn not_merged(&self, nano_hz: u128) -> u128 {
+        let outside = nano_hz * FULL.saturating_sub(self.load) / FULL;
+        nano_hz.min(outside + self.nano_hz)
+    }
 }
 
 /// Refuses runs of more events than a run can handle, and counters that could wrap.
@@ -106,8 +147,9 @@ fn events(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError> {
     };
     for (i, irq) in scenario.irqs.iter().enumerate() {
         let burst = if let Arrival::Burst { burst, .. } = irq.arrival { burst } else { 0 };
-        let events = expected(irq.rate, length(irq.window)) + u128::from(burst);
-        add(format!("irq[{i}].rate"), events);
+        let events =
+            irq.rate.map_or(0, |rate| expected(rate, length(irq.window)) + u128::from(burst));
+        add(format!("irq[{i}].{}", irq.load.map_or("rate", |_| "load")), events);
         lines.push(events);
     }
 
@@ -123,7 +165,7 @@ fn events(scenario: &Scenario, doc: &Document) -> Result<(), ScenarioError> {
                 add(format!("steal[{i}].fraction"), slices);
                 slices
             }
-            StealPattern::Period { period_ns } => {
+            StealPattern::Period { period_ns, .. } => {
                 let slices = window.div_ceil(period_ns.into());
                 add(format!("steal[{i}].period"), slices);
                 slices

@@ -4,7 +4,9 @@
 use std::fmt;
 
 use guest_model::wire::NONE;
-use guest_model::wire::linux::{Group, MAX_NETS, Plan, PlanError, Task};
+use guest_model::wire::linux::{
+    Group, MAX_GROUPS, MAX_NETS, MAX_PLAN_TASKS, Plan, PlanError, Task,
+};
 use thiserror::Error;
 
 use super::decode::NICE_WEIGHTS;
@@ -88,6 +90,16 @@ pub enum LinuxPlanError {
         /// When it should, ns.
         at_ns: u64,
     },
+    /// More groups or tasks than PID 1 takes.
+    #[error("{got} {what} are too many for a Linux guest; at most {max}")]
+    TooMany {
+        /// Kind of thing.
+        what: &'static str,
+        /// How many, the root or copies included.
+        got: usize,
+        /// The limit.
+        max: usize,
+    },
     /// A load weight that no nice value has.
     #[error(
         "task `{task}`: weight {weight} is that of no nice value, which Linux needs; {nearest}"
@@ -168,6 +180,14 @@ impl Scenario {
     pub fn linux_plan(&self) -> Result<LinuxPlan, LinuxPlanError> {
         if let Some(at_ns) = self.offline_ns.filter(|at| *at < self.duration_ns) {
             return Err(LinuxPlanError::Offline { at_ns });
+        }
+        let tasks = self.tasks.iter().map(|task| usize::from(task.count)).sum();
+        for (what, got, max) in
+            [("groups", self.groups.len(), MAX_GROUPS), ("tasks", tasks, MAX_PLAN_TASKS)]
+        {
+            if got > max {
+                return Err(LinuxPlanError::TooMany { what, got, max });
+            }
         }
         let devices = self.devices()?;
         let mut plan = Box::new(Plan::new());

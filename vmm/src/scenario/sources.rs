@@ -26,10 +26,18 @@ fn window(table: &Table<'_>) -> Result<Window> {
 /// Interrupt source `index`.
 pub(super) fn irq(table: &Table<'_>, index: usize, names: &Names<'_>) -> Result<Irq> {
     let table = table.clone().only(&[
-        "name", "rate", "arrival", "burst", "gap", "cost", "softirq", "from", "until", "wakes",
-        "balance",
+        "name", "rate", "load", "arrival", "burst", "gap", "cost", "softirq", "from", "until",
+        "wakes", "balance",
     ])?;
-    let rate = table.need("rate", "rate = \"20kHz\"")?.rate()?;
+    let cost = cost(table.need("cost", "cost = \"5us\"")?)?;
+    let load = table.get("load").map(|f| f.share_below_one()).transpose()?;
+    let rate = match load {
+        None => Some(table.need("rate", "rate = \"20kHz\"")?.rate()?),
+        Some(load) => {
+            table.refuse("rate", "given together with `load`; keep one of them")?;
+            rate_of(&table, load, cost)?
+        }
+    };
     let kinds = [("periodic", 0), ("poisson", 1), ("burst", 2)];
     let arrival = match table.get("arrival").map_or(Ok(0), |f| f.one_of(&kinds))? {
         2 => burst(&table, rate)?,
@@ -43,8 +51,9 @@ pub(super) fn irq(table: &Table<'_>, index: usize, names: &Names<'_>) -> Result<
     Ok(Irq {
         name: names.lines[index].to_owned(),
         rate,
+        load,
         arrival,
-        cost: cost(table.need("cost", "cost = \"5us\"")?)?,
+        cost,
         softirq: table.get("softirq").map_or(Ok(Share::ZERO), |f| f.share())?,
         window: window(&table)?,
         wakes: table.get("wakes").map(|f| names.woken(&f, 1)).transpose()?,
@@ -52,9 +61,23 @@ pub(super) fn irq(table: &Table<'_>, index: usize, names: &Names<'_>) -> Result<
     })
 }
 
-fn burst(table: &Table<'_>, rate: Rate) -> Result<Arrival> {
+/// The rate at which handlers of mean `cost` take `load` of the CPU, rounded down to nHz; `None` for none.
+fn rate_of(table: &Table<'_>, load: Share, cost: Cost) -> Result<Option<Rate>> {
+    if load == Share::ZERO {
+        return Ok(None);
+    }
+    let rate = Rate::of_load(load, cost.twice_mean_ns());
+    let too_fast = || {
+        let why = "handlers that short cannot take this share at 1000MHz or less; raise `cost`";
+        table.error("load", Problem::Conflict { why: why.to_owned() })
+    };
+    rate.map(Some).ok_or_else(too_fast)
+}
+
+fn burst(table: &Table<'_>, rate: Option<Rate>) -> Result<Arrival> {
     let burst = table.get("burst").map_or(Ok(8), |f| f.integer(1, 1_000_000))? as u32;
     let gap_ns = duration(table, "gap", 0, 1_000)?;
+    let Some(rate) = rate else { return Ok(Arrival::Burst { burst, gap_ns }) };
     let lasts = u128::from(burst - 1) * u128::from(gap_ns);
     let period = u128::from(burst) * u128::from(Rate::GHZ) / u128::from(rate.nano_hz());
     if lasts > period {
@@ -90,8 +113,11 @@ pub(super) fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
         "fraction", "quantum", "jitter", "period", "slice", "at", "every", "line", "counter",
         "when", "from", "until",
     ])?;
+    // A fraction may be one of each period.
+    let periodic_share = table.get("fraction").is_some() && table.get("period").is_some();
     let kinds = ["fraction", "period", "at", "every"];
-    let mut given = kinds.into_iter().filter(|kind| table.get(kind).is_some());
+    let kinds = kinds.into_iter().filter(|kind| !(periodic_share && *kind == "period"));
+    let mut given = kinds.filter(|kind| table.get(kind).is_some());
     let kind = given.next().ok_or_else(|| {
         let why = "says not when to steal; add one of `fraction`, `period`, `at` and `every`";
         table.error("", Problem::Conflict { why: why.to_owned() })
@@ -101,6 +127,7 @@ pub(super) fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
             .refuse(other, &format!("given together with `{kind}`; use one [[steal]] for each"))?;
     }
     let own: &[&str] = match kind {
+        "fraction" if periodic_share => &["from", "until"],
         "fraction" => &["quantum", "jitter", "from", "until"],
         "period" => &["slice", "from", "until"],
         "at" => &["slice"],
@@ -108,14 +135,27 @@ pub(super) fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
     };
     for key in ["quantum", "jitter", "slice", "line", "from", "until"] {
         if !own.contains(&key) {
-            table.refuse(key, &format!("does not go with `{kind}`"))?;
+            let with =
+                if periodic_share { "`fraction` and `period`" } else { &format!("`{kind}`") };
+            table.refuse(key, &format!("does not go with {with}"))?;
         }
     }
 
     let max = MAX_DURATION_NS;
     let (pattern, slice_ns, window) = match kind {
+        "fraction" if periodic_share => {
+            let share = table.need(kind, "fraction = 0.25")?.share_below_one()?;
+            let period_ns = table.need("period", "period = \"4ms\"")?.duration(1, max)?;
+            let slice_ns = share.of_ns(period_ns);
+            if slice_ns == 0 && share != Share::ZERO {
+                let why = "this share of the period is less than 1 ns; raise `period`";
+                return Err(table.error(kind, Problem::Conflict { why: why.to_owned() }));
+            }
+            let pattern = StealPattern::Period { period_ns, share: Some(share) };
+            (pattern, slice_ns, window(&table)?)
+        }
         "fraction" => {
-            let share = table.need(kind, "fraction = 0.25")?.part()?;
+            let share = table.need(kind, "fraction = 0.25")?.share_below_one()?;
             let jitter = flag(&table, "jitter")?;
             let quantum = duration(&table, "quantum", 1, 1_000_000)?;
             (StealPattern::Fraction { share, jitter }, quantum, window(&table)?)
@@ -124,7 +164,7 @@ pub(super) fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
             let period_ns = table.need(kind, "period = \"4ms\"")?.duration(1, max)?;
             let slice = table.need("slice", "slice = \"1ms\"")?;
             let slice_ns = slice.duration(0, period_ns - 1)?;
-            (StealPattern::Period { period_ns }, slice_ns, window(&table)?)
+            (StealPattern::Period { period_ns, share: None }, slice_ns, window(&table)?)
         }
         "at" => {
             let from_ns = table.need(kind, "at = \"500ms\"")?.duration(0, max)?;
@@ -143,7 +183,7 @@ pub(super) fn steal(table: &Table<'_>, names: &Names<'_>) -> Result<Steal> {
         Some(field) => field.signed_duration(-(MAX_NS as i64), MAX_NS as i64)?,
         None => slice_ns as i64,
     };
-    if slice_ns == 0 && counter_ns == 0 {
+    if slice_ns == 0 && counter_ns == 0 && kind != "fraction" {
         let why = "steals nothing: slice and counter are both 0; set one of them";
         return Err(table.error("", Problem::Conflict { why: why.to_owned() }));
     }

@@ -26,6 +26,55 @@ fn message(text: &str) -> String {
     load(text).unwrap_err().to_string()
 }
 
+/// The rate of the first line.
+fn rate(s: &Scenario) -> String {
+    s.irqs[0].rate.map_or("none".to_owned(), |rate| rate.to_string())
+}
+
+#[test]
+fn a_load_is_as_many_interrupts_as_take_that_share_in_the_mean() {
+    let with = |line: &str| load(&format!("[[irq]]\nname='a'\n{line}")).unwrap();
+    for (line, want) in [
+        ("load=0.5\ncost='50us'", "10kHz"),
+        ("load=0.5\ncost={min='20us',max='80us'}", "10kHz"),
+        ("load=0.5\ncost={mean='50us',max='60us'}", "10kHz"),
+        ("load=0.1\ncost='30us'", "3333.333333333Hz"),
+        ("load=0\ncost='30us'", "none"),
+        ("load=0.0\ncost='0'", "none"),
+        ("load=0\ncost='1us'\narrival='burst'", "none"),
+    ] {
+        let s = with(line);
+        assert_eq!(rate(&s), want, "{line}");
+        assert_eq!(load(&s.to_toml()), Ok(s));
+    }
+}
+
+#[test]
+fn a_fraction_of_a_period_is_one_slice_in_each() {
+    let steal = |text: &str| load(&format!("[[steal]]\n{text}")).unwrap();
+    let s = steal("fraction=0.3\nperiod='10ms'");
+    assert_eq!((s.steals[0].slice_ns, s.steals[0].counter_ns), (3_000_000, 3_000_000));
+    assert_eq!(load(&s.to_toml()), Ok(s));
+    for none in ["fraction=0\nperiod='10ms'", "fraction=0.0", "fraction=0\njitter=true"] {
+        let s = steal(none);
+        assert_eq!(crate::schedule::Schedule::new(&s, 1).count(), 0, "{none}");
+        assert_eq!(load(&s.to_toml()), Ok(s));
+    }
+}
+
+#[test]
+fn interrupts_that_merge_in_a_slice_take_the_cpu_once() {
+    let with = |quantum: &str| {
+        load(&format!(
+            "[[irq]]\nname='a'\nload=0.95\ncost='40us'\n[[steal]]\nfraction=0.95\nquantum='{quantum}'"
+        ))
+    };
+    // 0.95 of what is left, and one interrupt a slice.
+    with("19ms").unwrap();
+    let refused = with("1ms").unwrap_err().to_string();
+    assert!(refused.contains("all handlers and slices together take 103%"), "{refused}");
+}
+
 #[test]
 fn an_empty_scenario_has_every_default() {
     let s = load("").unwrap();
@@ -75,7 +124,7 @@ fn the_example_in_the_documentation_loads() {
     let page = include_str!("../../../docs/scenario.md");
     let example = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next());
     let s = load(example.unwrap()).unwrap();
-    assert_eq!((s.task_names().len(), s.irqs[0].rate.to_string().as_str()), (4, "20kHz"));
+    assert_eq!((s.task_names().len(), rate(&s).as_str()), (4, "20kHz"));
 }
 
 #[test]
@@ -136,7 +185,7 @@ fn overrides_win_in_order_and_make_missing_tables() {
         "name=other",
     ];
     let s = load_with(text, &sets).unwrap();
-    assert_eq!(s.irqs[0].rate.to_string(), "30kHz");
+    assert_eq!(rate(&s), "30kHz");
     assert_eq!(s.irqs[0].cost, Cost::Uniform { min: 1_000, max: 2_000 });
     assert_eq!((s.offline_ns, s.seed, s.name.as_str()), (Some(900_000_000), u64::MAX, "other"));
     assert!(!s.checks.runs("irq_ledger") && s.checks.runs("conservation"));

@@ -228,6 +228,14 @@ impl Rate {
         Ok((!negative && nano_hz > 0).then_some(Self { nano_hz: nano_hz as u64 }))
     }
 
+    /// The rate at which events of `twice_mean_ns / 2` each take `load` of all time, rounded down to nHz;
+    /// `None` if it is zero or beyond 1 GHz.
+    pub(super) fn of_load(load: Share, twice_mean_ns: u128) -> Option<Self> {
+        let nano_hz = (2 * u128::from(load.billionths) * GIGA).checked_div(twice_mean_ns)?;
+        let nano_hz = u64::try_from(nano_hz).ok().filter(|n| (1..=Self::GHZ).contains(n))?;
+        Some(Self { nano_hz })
+    }
+
     /// Events in 10^9 s.
     pub fn nano_hz(self) -> u64 {
         self.nano_hz
@@ -272,6 +280,12 @@ impl Share {
     /// The share in billionths, at most 10^9.
     pub fn billionths(self) -> u32 {
         self.billionths
+    }
+
+    /// This share of `ns`, rounded down.
+    pub(super) fn of_ns(self, ns: u64) -> u64 {
+        // At most `ns`.
+        (u128::from(ns) * u128::from(self.billionths) / GIGA) as u64
     }
 
     /// This share of `ns`, rounded down.

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::units::format_duration;
-use super::{Arrival, Cost, Scenario, Span, Steal, StealPattern, TaskRef, When, Window};
+use super::{Arrival, Cost, Scenario, Share, Span, Steal, StealPattern, TaskRef, When, Window};
 
 /// The whole of it.
 pub(super) fn scenario(s: &Scenario) -> String {
@@ -63,7 +63,11 @@ fn write_scenario(out: &mut String, s: &Scenario) -> fmt::Result {
         writeln!(out, "blocked = {}\nfork = {}\ncount = {}", task.blocked, task.fork, task.count)?;
     }
     for irq in &s.irqs {
-        writeln!(out, "\n[[irq]]\nname = {}\nrate = \"{}\"", quoted(&irq.name), irq.rate)?;
+        writeln!(out, "\n[[irq]]\nname = {}", quoted(&irq.name))?;
+        match (irq.load, irq.rate) {
+            (None, Some(rate)) => writeln!(out, "rate = \"{rate}\"")?,
+            (load, _) => writeln!(out, "load = {}", load.unwrap_or(Share::ZERO))?,
+        }
         match irq.arrival {
             Arrival::Periodic => writeln!(out, "arrival = \"periodic\"")?,
             Arrival::Poisson => writeln!(out, "arrival = \"poisson\"")?,
@@ -86,7 +90,10 @@ fn write_steal(out: &mut String, s: &Scenario, steal: &Steal) -> fmt::Result {
         StealPattern::Fraction { share, jitter } => {
             writeln!(out, "fraction = {share}\nquantum = {slice}\njitter = {jitter}")?;
         }
-        StealPattern::Period { period_ns } => {
+        StealPattern::Period { period_ns, share: Some(share) } => {
+            writeln!(out, "fraction = {share}\nperiod = {}", ns(period_ns))?;
+        }
+        StealPattern::Period { period_ns, share: None } => {
             writeln!(out, "period = {}\nslice = {slice}", ns(period_ns))?;
         }
         StealPattern::Once => writeln!(out, "at = {}\nslice = {slice}", ns(steal.window.from_ns))?,

@@ -1,4 +1,4 @@
-use super::{Staleness, TgRow};
+use super::{Staleness, TgRow, weight_error_ppm};
 use crate::check::CheckId::*;
 use crate::check::tests::history::{A, History, OFFLINE_NS};
 use crate::view::{Call, CfsRqView, CostsView, RQCF_ACT_SKIP, RunnableView};
@@ -210,6 +210,12 @@ fn staleness_is_measured_by_group_on_both_clocks_and_summed() {
         count: 2,
         max_load: 160,
         load_ns: 100 * 300_000 + 160 * 500_000 + 100 * 200_000 + 10 * 500_000,
+        // 100 of 740 + 640, 160 of 800 + 640, 100 of 900 + 800, 10 of 810 + 800.
+        max_weight_error_ppm: 111_111,
+        weight_error_ppm_ns: 72_463 * 300_000
+            + 111_111 * 500_000
+            + 58_823 * 200_000
+            + 6_211 * 500_000,
     };
     assert_eq!(one, expected);
     assert_eq!((one.mean_ns(), one.mean_task_ns()), (500_000, 300_000));
@@ -222,6 +228,9 @@ fn staleness_is_measured_by_group_on_both_clocks_and_summed() {
         count: 1,
         max_load: 936,
         load_ns: 936 * 400_000 + 436 * 900_000,
+        // 936 of 1000 + 64, 436 of 500 + 64.
+        max_weight_error_ppm: 879_699,
+        weight_error_ppm_ns: 879_699 * 400_000 + 773_049 * 900_000,
     };
     assert_eq!(two, expected);
     let sum = end.measured.tg.staleness;
@@ -233,10 +242,30 @@ fn staleness_is_measured_by_group_on_both_clocks_and_summed() {
         count: 3,
         max_load: 936,
         load_ns: 901_800_000,
+        max_weight_error_ppm: 879_699,
+        weight_error_ppm_ns: one.weight_error_ppm_ns + two.weight_error_ppm_ns,
     };
     assert_eq!(sum, expected);
+    assert_eq!(sum.mean_weight_error_ppm(2_800_000, 2), 203_533);
     assert_eq!((sum.mean_ns(), sum.mean_task_ns()), (766_666, 500_000));
     assert_eq!(sum.mean_load_milli(2_800_000, 2), 161_035);
+}
+
+#[test]
+fn a_weight_error_is_how_far_another_cpu_with_the_same_load_is_off() {
+    // calc_group_shares() of a CPU that publishes all of its load, tg->shares being 1024 << 10.
+    let shares =
+        |load: u64, elsewhere: u64| ((1024 << 10) * load) as f64 / (load + elsewhere) as f64;
+    for (load, contrib) in [(740, 640), (640, 740), (1000, 64), (64, 1000), (3, 2), (5, 0)] {
+        let (right, seen) = (shares(load, load), shares(load, contrib));
+        let error = ((seen - right).abs() / right * 1e6) as u64;
+        assert!(weight_error_ppm(load, contrib).abs_diff(error) <= 1, "{load} {contrib}");
+    }
+    // By hand: 100 of 1380, of 1024 shares 552.6 instead of 512.
+    assert_eq!(weight_error_ppm(740, 640), 72_463);
+    assert_eq!((weight_error_ppm(0, 0), weight_error_ppm(7, 7)), (0, 0));
+    assert_eq!((weight_error_ppm(0, 9), weight_error_ppm(9, 0)), (1_000_000, 1_000_000));
+    assert_eq!(weight_error_ppm(u64::MAX, 0), 1_000_000);
 }
 
 #[test]
@@ -381,6 +410,8 @@ fn a_clear_ends_what_was_stale() {
         count: 1,
         max_load: 100,
         load_ns: 100 * 300_000,
+        max_weight_error_ppm: 72_463,
+        weight_error_ppm_ns: 72_463 * 300_000,
     };
     assert_eq!(h.end().measured.tg_groups[1], expected);
 }

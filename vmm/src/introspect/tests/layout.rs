@@ -160,7 +160,7 @@ fn symbols_shifted_by_any_step_are_noticed() {
 
 #[test]
 fn a_kernel_that_has_not_booted_is_not_taken_for_one_that_has() {
-    let kernel = Box::<guest_model::kernel::Kernel>::default();
+    let kernel = crate::model::zeroed::<guest_model::kernel::Kernel>();
     let error = Image::of(&kernel).introspector().sanity(1_000_000).unwrap_err();
     assert_eq!(error.to_string(), "rq.curr is a null pointer, expected a task_struct");
 }

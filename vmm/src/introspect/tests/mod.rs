@@ -113,7 +113,7 @@ impl Guest {
         page.nr_tasks = tasks.len() as u16;
         page.tasks[..tasks.len()].copy_from_slice(&tasks);
 
-        let mut guest = Self { kernel: Box::default(), devices };
+        let mut guest = Self { kernel: crate::model::zeroed(), devices };
         guest.kernel.boot(&mut guest.devices, &page).unwrap();
         while guest.devices.now_ns < run_ns {
             step(&mut guest);

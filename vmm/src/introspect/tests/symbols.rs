@@ -1,6 +1,7 @@
 //! Symbol tables of ELF files, some of them not what they say.
 
 use guest_model::kernel::Kernel;
+use guest_model::wire::MAX_GROUPS;
 
 use crate::introspect::bundled::{self, BundledSymbols};
 use crate::introspect::places::SetupError;
@@ -170,9 +171,10 @@ fn no_single_byte_of_a_file_makes_the_parser_panic() {
 #[test]
 fn an_introspector_for_the_bundled_image_resolves_every_name() {
     let mem = super::PageTables::new(0x1_0000).mem;
-    assert!(bundled::introspector(mem.clone(), 0x1000, &image(), 320).is_ok());
-    let too_many = bundled::introspector(mem.clone(), 0x1000, &image(), 321).err().unwrap();
-    assert_eq!(too_many.to_string(), "cannot index 321 task groups, expected 1 to 320");
+    assert!(bundled::introspector(mem.clone(), 0x1000, &image(), MAX_GROUPS).is_ok());
+    let too_many =
+        bundled::introspector(mem.clone(), 0x1000, &image(), MAX_GROUPS + 1).err().unwrap();
+    assert_eq!(too_many.to_string(), "cannot index 4161 task groups, expected 1 to 4160");
     let none = bundled::introspector(mem.clone(), 0x1000, &image(), 0).err().unwrap();
     assert!(matches!(none, SetupError::Groups(_)));
     let not_elf = bundled::introspector(mem, 0x1000, b"", 1).err().unwrap();

@@ -166,7 +166,7 @@ fn clock_reads_of_a_kernel_are_those_that_were_seen_or_unavailable() {
     };
     // Nobody reads the clock in update_tg_load_avg(), which the limit on rq_clock explains.
     assert_eq!(reads(&o), (Some(80), Some(0)));
-    assert!(flat(&plain(&o)).contains(" clock reads 80 cgroup levels walked unavailable "));
+    assert!(flat(&plain(&o)).contains(" clock reads 80 cgroup levels walked "));
     o.passes[0].policy.rate_limit_clock = guest_model::policy::RateLimitClock::SchedClockCpu;
     assert_ne!(o.passes[0].measured.tg.calls, 0);
     assert_eq!(reads(&o), (Some(80), None));

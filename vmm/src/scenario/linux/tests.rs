@@ -2,7 +2,7 @@ use guest_model::policy::{Fault, Policy, PsiZeroDelta, RateLimitClock};
 use guest_model::wire::{FIRST_PID, TASK_BLOCKED, TASK_FORK};
 use proptest::prelude::*;
 
-use super::super::{BUILTIN, MAX_SCENARIO_TASKS};
+use super::super::BUILTIN;
 use super::*;
 
 const POLICY: Policy = Policy {
@@ -168,7 +168,13 @@ fn the_most_tasks_and_groups_fit() {
     let text =
         "[[group]]\npath='g'\ncount=319\n[[task]]\nname='t'\nburn='1us'\nsleep='1us'\ncount=318\n";
     let plan = load(text).linux_plan().unwrap().plan;
-    assert_eq!((plan.nr_groups, usize::from(plan.nr_tasks)), (320, MAX_SCENARIO_TASKS));
+    assert_eq!((plan.nr_groups, plan.nr_tasks), (320, 318));
+    let more = |what: &str, from: &str, to: &str| {
+        let e = load(&text.replace(from, to)).linux_plan().unwrap_err();
+        assert!(e.to_string().starts_with(what), "{e}");
+    };
+    more("321 groups are too many for a Linux guest; at most 320", "count=319", "count=320");
+    more("319 tasks are too many for a Linux guest; at most 318", "count=318", "count=319");
 }
 
 #[test]
