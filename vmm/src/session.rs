@@ -14,6 +14,7 @@ use crate::engine::{Engine, EngineError, Injections};
 use crate::kvm::VcpuKick;
 use crate::ledger::{Context, Ledger};
 use crate::observe::{Mark, Observer, rq_values};
+use crate::series::Series;
 use crate::trace::{Kind, Record, Trace};
 use crate::view::{Call, CfsRqView, CostsView, GuestView, PsiView, RqView};
 
@@ -133,6 +134,8 @@ pub struct PassOutcome {
     pub has_steal_clock: bool,
     /// The guest's own cost counters.
     pub costs: Option<CostsView>,
+    /// Samples at fixed distances, if they were asked for.
+    pub series: Option<Series>,
     /// Who ended it early, and why in words.
     pub stopped: Option<(Asked, String)>,
 }
@@ -148,6 +151,7 @@ pub struct Session<I> {
     trace: Trace,
     control: Arc<Control>,
     has_steal_clock: bool,
+    series: Option<Series>,
     exits: u64,
     exits_at_instant: u64,
     instant_ns: u64,
@@ -174,6 +178,7 @@ impl<I: Injections> Session<I> {
             trace,
             control,
             has_steal_clock: true,
+            series: None,
             exits: 0,
             exits_at_instant: 0,
             instant_ns: 0,
@@ -215,6 +220,11 @@ impl<I: Injections> Session<I> {
             self.checks.begin(&view.cfs_rq(group).map_err(Stop::View)?);
         }
         Ok(())
+    }
+
+    /// Asks for `count` samples of the pass ([`Series::new`] says which).
+    pub fn sample_times(&mut self, count: u32) {
+        self.series = Some(Series::new(self.engine.end_ns(), count, self.groups));
     }
 
     /// Guest time is up.
@@ -340,6 +350,16 @@ impl<I: Injections> Session<I> {
         Ok(())
     }
 
+    /// To be called once per exit, before [`Session::tick`]: takes the samples that are due.
+    #[inline]
+    pub fn sample<V: GuestView>(&mut self, view: &V) -> Result<(), Stop<V::Error>> {
+        let now = self.engine.clock().now_ns();
+        match &mut self.series {
+            Some(series) if series.is_due(now) => series.take(view, now).map_err(Stop::View),
+            _ => Ok(()),
+        }
+    }
+
     /// To be called once per exit: tells other threads how far the run is and ends it if it was
     /// asked to end or no guest time has passed for [`STUCK_EXITS`] exits.
     #[inline]
@@ -413,6 +433,7 @@ impl<I: Injections> Session<I> {
             psi: state.iter().map(|(_, psi)| *psi).collect(),
             has_steal_clock: self.has_steal_clock,
             costs,
+            series: self.series,
             stopped,
         };
         (outcome, self.trace)

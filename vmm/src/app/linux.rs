@@ -93,6 +93,12 @@ impl Guest {
         Ok(Self { kvm, kernel_name, kernel, initrd, initrd_name, facts, plan, args })
     }
 
+    /// From now on the guest is one for `scenario`.
+    pub(super) fn plan(&mut self, scenario: &Scenario) -> Result<(), Failure> {
+        self.plan = scenario.linux_plan().map_err(|e| Failure::input(&e))?;
+        Ok(())
+    }
+
     /// A machine that is ready: from its snapshot, which is made first if there is none that can be used.
     fn ready(&self, control: &Arc<Control>) -> Result<(Machine, Ready), LinuxError> {
         let cpuid = cpu(&self.kvm, cpuid::Options::default())?;
@@ -209,17 +215,21 @@ impl Guest {
         Ok(prepared)
     }
 
-    /// The run.
+    /// The run, with this many samples if any.
     pub(super) fn run(
         &self,
         prepared: Prepared<Schedule>,
         scenario: &Scenario,
         trace: Trace,
+        samples: Option<u32>,
         control: &Arc<Control>,
     ) -> (PassOutcome, Trace, LinuxOutcome) {
         let found = prepared.found.clone();
-        let session =
+        let mut session =
             linux_session(scenario, found.policy, found.groups.parents, trace, control.clone());
+        if let Some(count) = samples {
+            session.sample_times(count);
+        }
         let (pass, trace, extras) = prepared.run(session);
         let outcome = LinuxOutcome {
             banner: found.banner,

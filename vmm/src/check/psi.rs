@@ -23,6 +23,10 @@ pub struct PsiTable {
     pub delta_zero: u64,
     /// Of these, the delta was negative.
     pub delta_negative: u64,
+    /// Calls that moved the seqcount, whatever the delta.
+    pub writes: u64,
+    /// Groups on their way to the root, the charged task's own counted.
+    pub levels: u64,
 }
 
 #[derive(Debug)]
@@ -37,8 +41,6 @@ pub(super) struct PsiChecks {
     last_call: Option<Call>,
     /// A tick is being handled and has not called `psi_account_irqtime()` yet.
     tick_is_due: bool,
-    writes: u64,
-    levels: u64,
     pub(super) table: PsiTable,
     /// IRQ time charged to each group, its children's included, ns.
     pub(super) charged_ns: Vec<u64>,
@@ -54,8 +56,6 @@ impl PsiChecks {
             charged_up_to_ns: 0,
             last_call: None,
             tick_is_due: false,
-            writes: 0,
-            levels: 0,
             table: PsiTable::default(),
             charged_ns,
         }
@@ -109,9 +109,9 @@ impl PsiChecks {
     /// The guest's own counters of what was seen here.
     pub(super) fn compare_costs(&self, costs: &CostsView, at: u64, board: &mut Board) {
         for (what, guest, seen) in [
-            ("seqcount writes", costs.psi_account_irqtime_seqcount_writes, self.writes),
-            ("clock reads", costs.clock_reads_psi_account_irqtime, self.writes),
-            ("cgroup levels", costs.psi_account_irqtime_levels, self.levels),
+            ("seqcount writes", costs.psi_account_irqtime_seqcount_writes, self.table.writes),
+            ("clock reads", costs.clock_reads_psi_account_irqtime, self.table.writes),
+            ("cgroup levels", costs.psi_account_irqtime_levels, self.table.levels),
         ] {
             board.expect(Costs, guest == seen, at, || {
                 format!("psi_account_irqtime(): the guest counts {guest} {what}, {seen} were seen")
@@ -123,8 +123,8 @@ impl PsiChecks {
         let at = s.mark.at_ns;
         let wrote = s.after.psi_seq != s.before.psi_seq;
         if wrote {
-            self.writes += 1;
-            self.levels += s.psi.len() as u64;
+            self.table.writes += 1;
+            self.table.levels += s.psi.len() as u64;
         }
         let t = &mut self.table;
         t.total += 1;

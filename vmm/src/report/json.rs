@@ -112,7 +112,7 @@ fn linux(linux: &LinuxOutcome, main: Option<&PassOutcome>) -> Value {
 }
 
 /// `n` as a JSON number, or `null` should it need more than 64 bits.
-fn number(n: i128) -> Value {
+pub(super) fn number(n: i128) -> Value {
     let fits = |n| i64::try_from(n).map(Value::from).or_else(|_| u64::try_from(n).map(Value::from));
     fits(n).unwrap_or(Value::Null)
 }
@@ -207,6 +207,8 @@ fn psi_account_irqtime(outcome: &RunOutcome, pass: &PassOutcome) -> Value {
         "delta_positive": t.delta_positive,
         "delta_zero": t.delta_zero,
         "delta_negative": t.delta_negative,
+        "writes_seen": t.writes,
+        "levels_seen": t.levels,
         "seqcount_writes": costs.map(|c| c.psi_account_irqtime_seqcount_writes),
         "clock_reads": findings::psi_clock_reads(outcome, pass),
         "levels": costs.map(|c| c.psi_account_irqtime_levels),

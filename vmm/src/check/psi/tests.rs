@@ -30,6 +30,8 @@ fn each_call_is_counted_in_its_class() {
         delta_positive: 1,
         delta_zero: 2,
         delta_negative: 0,
+        writes: 1,
+        levels: 2,
     };
     assert_eq!(end.measured.psi_table, table);
 }
