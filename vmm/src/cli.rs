@@ -23,7 +23,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 the checks hold, 1 a check failed or a mutant survived, 2 bad usage or input (a guest \
+Exit codes: 0 the checks hold, 1 a check failed, a claim did or a mutant survived, 2 bad usage or input (a guest \
 that breaks off included), 3 this host cannot, 130 interrupted before any check had failed.";
 
 /// What to do.

@@ -289,20 +289,36 @@ fn words(path: &Path) -> Vec<String> {
     path.components().map(normal).collect()
 }
 
+/// A kernel's version without what its builder added: `7.3.4` of `7.3.4-local`, `7.4.0-rc1` of
+/// `7.4.0-rc1-local`.
+pub fn short_version(version: &str) -> &str {
+    let mut parts = version.split('-');
+    let number = parts.next().unwrap_or(version);
+    match parts.next().filter(|part| part.starts_with("rc")) {
+        Some(rc) => &version[..number.len() + 1 + rc.len()],
+        None => number,
+    }
+}
+
 fn kernel_name(
     version: &Option<String>,
     path: &Path,
     kernels: &[(&Option<String>, &Path)],
 ) -> String {
     let mine = words(path);
-    let file = mine.last().cloned().unwrap_or_default();
-    let name = version.clone().unwrap_or(file);
-    let others = kernels.iter().filter(|(v, p)| *v == version && *p != path);
-    let others: Vec<_> = others.map(|(_, path)| words(path)).collect();
-    let differs = |(i, word): &(usize, &String)| others.iter().any(|o| o.get(*i) != Some(*word));
+    let Some(version) = version else { return mine.last().cloned().unwrap_or_default() };
+    let others = kernels.iter().filter(|(_, other)| *other != path);
+    let others: Vec<_> = others.filter_map(|(v, path)| Some((v.as_ref()?, words(path)))).collect();
+    let short = short_version(version);
+    if !others.iter().any(|(other, _)| short_version(other) == short) {
+        return short.to_owned();
+    }
+    let alike: Vec<_> = others.iter().filter(|(other, _)| *other == version).collect();
+    let differs =
+        |(i, word): &(usize, &String)| alike.iter().any(|(_, o)| o.get(*i) != Some(*word));
     match mine.iter().enumerate().find(differs) {
-        Some((_, word)) if *word != name => format!("{name}:{word}"),
-        _ => name,
+        Some((_, word)) => format!("{short}:{word}"),
+        None => version.clone(),
     }
 }
 
@@ -409,6 +425,11 @@ mod tests {
         assert_eq!(named(&three, &[]), ["7.2.13", "7.3.4:b", "7.3.4:c"]);
         assert_eq!(named(&three, &[None, Some("mine")]), ["7.2.13", "mine", "7.3.4:c"]);
         assert_eq!(named(&[new.clone(), new], &[]), ["7.3.4", "7.3.4#2"]);
+        let local = |path| kernel(Some("7.4.0-rc1-mine"), path);
+        let other = kernel(Some("7.4.0-rc1-other"), "/k/e/vmlinux");
+        assert_eq!(named(&[local("/k/d/vmlinux")], &[]), ["7.4.0-rc1"]);
+        let two = [local("/k/d/vmlinux"), other];
+        assert_eq!(named(&two, &[]), ["7.4.0-rc1-mine", "7.4.0-rc1-other"]);
         assert_eq!(named(&[kernel(None, "/k/b/vmlinux")], &[]), ["vmlinux"]);
     }
 

@@ -7,43 +7,49 @@ use super::table::Side::{Left, Right};
 use super::table::{Cell as Text, Side, Table, Tone, WIDTH, cell, paint};
 use super::text::{clipped, escaped, wrapped};
 use crate::compare::claim::matches;
+use crate::compare::subject::short_version;
 use crate::compare::{Cell, Comparison, Judged, Leaf, Relation, Row, Study, Track, is_schedule};
 use crate::scenario::format_duration;
 
 /// What is told first, in this order, if there is room: the answers to what a scheduler's developer
 /// asks. `*` stands for any text.
-const LEADS: [&str; 22] = [
+const LEADS: [&str; 19] = [
     "accounted.irq_ns",
     "accounted.steal_ns",
     "accounted.steal_dropped_ns",
     "rq.0.clock_task_ns",
-    "psi_groups.*.times_irq_full_ns",
     "psi_account_irqtime.total",
     "psi_account_irqtime.ret_curr_swapper",
     "psi_account_irqtime.ret_samegrp",
     "psi_account_irqtime.reached_delta",
     "psi_account_irqtime.delta_zero",
     "psi_account_irqtime.writes_seen",
-    "psi_account_irqtime.levels_seen",
     "psi_account_irqtime.clock_reads",
-    "psi_account_irqtime.policy",
     "update_tg_load_avg.calls",
     "update_tg_load_avg.published",
     "update_tg_load_avg.rate_limited",
     "update_tg_load_avg.staleness_max_ns",
     "update_tg_load_avg.clock_reads",
-    "update_tg_load_avg.clock",
+    "psi_groups.*.times_irq_full_ns",
     "linux.clock_readers.*.calls",
     "trace_records",
 ];
 
-/// Keys that are told by more than their own row: at the top, or as another key.
-const ELSEWHERE: [&str; 3] = ["trace_sha256", "verdict", "checks.*"];
+/// Keys that are told at the top, and those that are no answers.
+const ELSEWHERE: [&str; 5] = [
+    "trace_sha256",
+    "verdict",
+    "psi_account_irqtime.policy",
+    "update_tg_load_avg.clock",
+    "checks.*",
+];
 
-/// Most rows of values that are equal, of those that differ, and of series that do.
+/// Most rows of values that are equal, of those and the ones that differ, and of series that do.
 const EQUAL: usize = 9;
-const DIFFERENT: usize = 14;
-const SERIES: usize = 4;
+const ROWS: usize = 18;
+const SERIES: usize = 3;
+/// Of these, most that one lead of several keys takes up.
+const ALIKE: usize = 2;
 /// Most characters of a value that is a word, of a subject's name, and of a key in a sentence.
 const WORD: usize = 18;
 const NAME: usize = 20;
@@ -68,8 +74,8 @@ pub fn page(out: &mut impl Write, study: &Study, color: bool) -> io::Result<()> 
     }
     if let Some(cell) = telling(study) {
         page.head(cell, several)?;
-        page.equal(&cell.comparison)?;
-        page.different(&cell.comparison)?;
+        let equal = page.equal(&cell.comparison)?;
+        page.different(&cell.comparison, ROWS - equal)?;
         page.series(cell)?;
         page.claims(cell)?;
     }
@@ -166,8 +172,8 @@ impl<W: Write> Page<'_, W> {
         self.heading(&clipped(&c.source, 40), &remark)?;
         let mut t = Table::new(&[Left; 6]);
         for (name, run) in self.study.names.iter().zip(&c.runs) {
-            let guest = match &run.banner {
-                Some(_) => format!("Linux {}", run.version().unwrap_or_default()),
+            let guest = match run.version() {
+                Some(version) => format!("Linux {}", short_version(&version)),
                 None => run.guest.clone(),
             };
             let or = |rule: &Option<String>| rule.clone().unwrap_or("not observed".into());
@@ -200,7 +206,8 @@ impl<W: Write> Page<'_, W> {
         self.text(&traces, tone)
     }
 
-    fn equal(&mut self, c: &Comparison) -> io::Result<()> {
+    /// The values that are equal; how many rows they take.
+    fn equal(&mut self, c: &Comparison) -> io::Result<usize> {
         let equal = c.rows.iter().filter(|row| row.relation == Relation::Equal).count();
         self.heading("Equal", &count(equal as u64, "key", "keys"))?;
         let mut t = Table::new(&[Left, Right]);
@@ -232,19 +239,26 @@ impl<W: Write> Page<'_, W> {
             .map(|row| row.key.as_str())
             .filter(|key| LEADS.iter().any(|lead| matches(lead, key)))
             .collect();
-        if none.is_empty() {
-            return Ok(());
+        if !none.is_empty() {
+            self.text(&format!("unavailable in all: {}", none.join(", ")), Tone::Faint)?;
         }
-        self.text(&format!("unavailable in all: {}", none.join(", ")), Tone::Faint)
+        Ok(lines)
     }
 
-    fn different(&mut self, c: &Comparison) -> io::Result<()> {
+    fn different(&mut self, c: &Comparison, most: usize) -> io::Result<()> {
         let all: Vec<&Row> =
             c.rows.iter().filter(|row| row.relation == Relation::Different).collect();
         let lead = |row: &Row| LEADS.iter().position(|lead| matches(lead, &row.key));
         let elsewhere = |row: &Row| ELSEWHERE.iter().any(|key| matches(key, &row.key));
         let mut rows: Vec<&Row> = all.iter().copied().filter(|row| !elsewhere(row)).collect();
         rows.sort_by_key(|row| lead(row).unwrap_or(LEADS.len()));
+        // Those that a lead has too many of come with the rest.
+        let mut alike = [0; LEADS.len()];
+        rows.sort_by_key(|row| {
+            let Some(i) = lead(row) else { return 1 };
+            alike[i] += 1;
+            usize::from(alike[i] > ALIKE)
+        });
         let n = all.len() as u64;
         self.heading("Different", &count(n, "key", "keys"))?;
         if rows.is_empty() {
@@ -252,7 +266,7 @@ impl<W: Write> Page<'_, W> {
         }
         let names: Vec<String> = self.study.names.iter().map(|name| clipped(name, NAME)).collect();
         let two = names.len() == 2;
-        let shown_rows = &rows[..rows.len().min(DIFFERENT)];
+        let shown_rows = &rows[..rows.len().min(most)];
         let lines: Vec<Vec<String>> = shown_rows
             .iter()
             .map(|row| {
@@ -350,7 +364,7 @@ impl<W: Write> Page<'_, W> {
             let (word, tone, rest) = verdict(judged);
             self.out.write_all(b"  ")?;
             self.paint(word, tone)?;
-            let text = format!("{}  {rest}", escaped(&judged.key));
+            let text = format!("{}: {rest}", escaped(&judged.key));
             for (i, line) in wrapped(&text, WIDTH - 8).iter().enumerate() {
                 writeln!(self.out, "{:1$}{line}", "", if i == 0 { 2 } else { 8 })?;
             }
