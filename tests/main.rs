@@ -11,6 +11,7 @@ mod program;
 
 mod broken_files;
 mod bundled_guest;
+mod compare;
 mod exit_codes;
 mod field_cases;
 mod grid;

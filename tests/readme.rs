@@ -11,6 +11,17 @@ fn without_the_machine(line: &str) -> String {
 }
 
 #[test]
+fn the_comparison_in_the_readme_works_as_printed() {
+    let readme = include_str!("../README.md");
+    let section = readme.split("## Side by side").nth(1).unwrap();
+    let command = section.split("```\n").nth(1).unwrap().trim_end();
+    let words = command.split_whitespace().skip(1).map(|word| word.trim_matches('\''));
+    let page = rqscope(words).ends_with(0).stdout;
+    assert!(page.contains("pass  series.psi_irq_full.*: 12 keys are equal"), "{page}");
+    assert!(page.contains("psi_account_irqtime.seqcount_writes"), "{page}");
+}
+
+#[test]
 fn the_readme_shows_the_output_of_the_default_run() {
     let readme = include_str!("../README.md");
     let block = readme.split("<!-- output of `rqscope run`").nth(1).unwrap();

@@ -8,6 +8,7 @@
 mod init;
 
 mod boots;
+mod compare;
 mod conformance;
 mod grid;
 mod initrds;

@@ -1,5 +1,6 @@
 //! The commands: what `main` runs.
 
+mod compare;
 mod doctor;
 mod grid;
 mod linux;
@@ -90,6 +91,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command.or_else(default) {
         Some(Command::Run(args)) => run::command(&args),
         Some(Command::Grid(args)) => grid::command(&args),
+        Some(Command::Compare(args)) => compare::command(&args),
         Some(Command::Scenarios { name }) => scenarios(name.as_deref()),
         Some(Command::Checks) => checks(),
         Some(Command::Mutants(args)) => mutants::command(&args),

@@ -9,6 +9,7 @@ use crate::grid::{self, Axis};
 use crate::linux::UserProbe;
 use crate::run::GuestKind;
 use crate::scenario::parse_duration;
+use crate::series::MAX_SAMPLES;
 
 /// rqscope injects exact IRQ storms and steal time into a guest kernel, reads its run queue from
 /// outside, and judges whether its clocks are right.
@@ -23,7 +24,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 the checks hold, 1 a check failed or a mutant survived, 2 bad usage or input (a guest \
+Exit codes: 0 the checks hold, 1 a check failed, a claim did or a mutant survived, 2 bad usage or input (a guest \
 that breaks off included), 3 this host cannot, 130 interrupted before any check had failed.";
 
 /// What to do.
@@ -33,6 +34,9 @@ pub enum Command {
     Run(RunArgs),
     /// Run a scenario under every combination of some values, and give the figures as rows.
     Grid(GridArgs),
+    /// Run kernels, or policies of the bundled guest, under the same scenarios and seeds and show what is
+    /// equal and what is not.
+    Compare(CompareArgs),
     /// List the built-in scenarios, or print one as a file to start from.
     Scenarios {
         /// Print this scenario's TOML, for example `default`.
@@ -72,6 +76,7 @@ impl From<Guest> for GuestKind {
 pub enum Format {
     /// A page to read.
     #[default]
+    #[value(alias = "text")]
     Page,
     /// One JSON object (docs/json.md).
     Json,
@@ -258,6 +263,82 @@ fn probe(text: &str) -> Result<UserProbe, String> {
     }
 }
 
+/// Options of `compare`.
+#[derive(Args, Debug)]
+pub struct CompareArgs {
+    /// What to compare: the file of a Linux kernel (docs/linux.md; a vmlinux, or a bzImage with its
+    /// System.map beside it), or `model` or `firmware`, the bundled guest in this process or in a virtual
+    /// machine, with a policy if it is not to be the scenario's: model:rate-limit-clock=rq_clock_task,
+    /// model:psi-zero-delta=account. Named by its version or by what differs, unless NAME says otherwise.
+    #[arg(value_name = "[NAME=]SUBJECT", required = true, num_args = 1..)]
+    pub subjects: Vec<String>,
+    /// A built-in scenario or the path of a TOML file; repeatable.
+    #[arg(long = "scenario", value_name = "SCENARIO", default_value = "default")]
+    pub scenarios: Vec<String>,
+    /// The seed of every draw, instead of the scenario's, or seeds from A to B, both included;
+    /// repeatable. For example 7, or 1..20.
+    #[arg(long = "seed", value_name = "N|A..B", value_parser = seeds)]
+    pub seeds: Vec<(u64, u64)>,
+    /// Override a key of every scenario; repeatable. For example --set duration=2s.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+    /// Claim that this key has the same value in all subjects; repeatable. `*` stands for any text: for
+    /// example 'series.psi_irq_full.*' (docs/compare.md has the keys). Exit code 1 if a claim fails.
+    #[arg(long = "expect-equal", value_name = "KEY")]
+    pub claims: Vec<String>,
+    /// Samples of the run queue and of each group in a run, 1 to 1000.
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SAMPLES)))]
+    pub samples: u32,
+    /// What to print on standard output.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Keep a JSON file of each scenario and seed, written when it is done, and summary.json in this
+    /// directory, which must be new or empty; for example out/.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// How long a guest may run without asking for anything before it counts as spinning, for
+    /// example 30s.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = watchdog)]
+    pub watchdog: Duration,
+    /// When to colour the page.
+    #[arg(long, value_enum, default_value_t)]
+    pub color: Color,
+    // Last: its heading in the help is that of all options behind it.
+    /// Parameters for every kernel's command line; for example "psi=1".
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true,
+        help_heading = "Linux guests"
+    )]
+    pub cmdline: String,
+    /// Guest memory, MiB, 32 to 3072; for example 256.
+    #[arg(long, value_name = "MIB", default_value_t = DEFAULT_MIB, help_heading = "Linux guests")]
+    pub memory: u64,
+    /// How long a guest may take to boot, for example 5m.
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = watchdog, help_heading = "Linux guests")]
+    pub boot_timeout: Duration,
+    /// Boot a kernel anew for each run and keep no snapshot of it.
+    #[arg(long, help_heading = "Linux guests")]
+    pub no_snapshot: bool,
+}
+
+/// `N` or `A..B`: the first and the last.
+fn seeds(text: &str) -> Result<(u64, u64), String> {
+    let number = |n: &str| n.parse::<u64>().map_err(|_| "expected N or A..B, as 7 or 1..20");
+    let (first, last) = match text.split_once("..") {
+        Some((first, last)) => (number(first)?, number(last)?),
+        None => (number(text)?, number(text)?),
+    };
+    if first > last {
+        return Err(format!("no seed is in {first}..{last}: the first comes first"));
+    }
+    Ok((first, last))
+}
+
 /// Options of `snapshot`.
 #[derive(Args, Debug)]
 pub struct SnapshotArgs {
@@ -296,6 +377,15 @@ fn watchdog(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seeds_are_one_or_a_range_with_both_its_ends() {
+        assert_eq!(seeds("7"), Ok((7, 7)));
+        assert_eq!(seeds("1..20"), Ok((1, 20)));
+        for bad in ["", "..", "1..", "..2", "1..=2", "-1", "2..1", "1...3", "x"] {
+            assert!(seeds(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

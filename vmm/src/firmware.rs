@@ -107,6 +107,7 @@ impl<I: Injections> Handler<I> {
         if self.session.clock().updates() != before {
             self.pages.publish(self.session.clock())?;
         }
+        self.session.sample(&self.view)?;
         self.session.tick::<ReadError>()?;
         Ok(reply)
     }

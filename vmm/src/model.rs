@@ -162,7 +162,8 @@ impl<I: Injections> ModelHw<I> {
     #[inline]
     fn after(&mut self, kernel: &Kernel, result: Result<(), Stop<Infallible>>) {
         let Some(session) = &mut self.session else { return };
-        let result = result.and_then(|()| session.tick());
+        let result =
+            result.and_then(|()| session.sample(&ModelView(kernel))).and_then(|()| session.tick());
         if (result.is_err() || session.finished())
             && let Some(session) = self.session.take()
         {

@@ -15,6 +15,7 @@ use crate::kvm::VcpuKick;
 use crate::ledger::{Context, Ledger};
 use crate::observe::{Mark, Observer, Step, rq_values};
 use crate::replay::{Conformance, Replay};
+use crate::series::Series;
 use crate::trace::{Kind, Record, Trace};
 use crate::view::{Call, CfsRqView, CostsView, GuestView, LoadCall, LoadView, PsiView, RqView};
 
@@ -142,6 +143,8 @@ pub struct PassOutcome {
     /// How the guest compares with guest-model, and with each planted fault of a replay that had some;
     /// empty where the guest is guest-model.
     pub conformance: Vec<Conformance>,
+    /// Samples at fixed distances, if they were asked for.
+    pub series: Option<Series>,
     /// Who ended it early, and why in words.
     pub stopped: Option<(Asked, String)>,
 }
@@ -158,6 +161,7 @@ pub struct Session<I> {
     trace: Trace,
     control: Arc<Control>,
     has_steal_clock: bool,
+    series: Option<Series>,
     exits: u64,
     exits_at_instant: u64,
     instant_ns: u64,
@@ -185,6 +189,7 @@ impl<I: Injections> Session<I> {
             trace,
             control,
             has_steal_clock: true,
+            series: None,
             exits: 0,
             exits_at_instant: 0,
             instant_ns: 0,
@@ -235,6 +240,11 @@ impl<I: Injections> Session<I> {
     /// What the guest does is made again by `replay`, which begins here.
     pub fn replay(&mut self, replay: Replay) {
         self.replay = Some(replay);
+    }
+
+    /// Asks for `count` samples of the pass ([`Series::new`] says which).
+    pub fn sample_times(&mut self, count: u32) {
+        self.series = Some(Series::new(self.engine.end_ns(), count, self.groups));
     }
 
     /// Guest time is up.
@@ -385,6 +395,16 @@ impl<I: Injections> Session<I> {
         Ok(())
     }
 
+    /// To be called once per exit, before [`Session::tick`]: takes the samples that are due.
+    #[inline]
+    pub fn sample<V: GuestView>(&mut self, view: &V) -> Result<(), Stop<V::Error>> {
+        let now = self.engine.clock().now_ns();
+        match &mut self.series {
+            Some(series) if series.is_due(now) => series.take(view, now).map_err(Stop::View),
+            _ => Ok(()),
+        }
+    }
+
     /// To be called once per exit: tells other threads how far the run is and ends it if it was
     /// asked to end or no guest time has passed for [`STUCK_EXITS`] exits.
     #[inline]
@@ -463,6 +483,7 @@ impl<I: Injections> Session<I> {
             has_steal_clock: self.has_steal_clock,
             costs,
             conformance: conformance.unwrap_or_default(),
+            series: self.series,
             stopped,
         };
         (outcome, self.trace)

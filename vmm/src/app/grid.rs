@@ -306,7 +306,7 @@ impl Work {
         let mut scenario = self.cells.scenario(&sets)?;
         guest.take(&scenario)?;
         let prepared = guest.prepare(&mut scenario, &self.control)?;
-        let (done, _, linux) = guest.run(prepared, &scenario, Trace::none(), &self.control);
+        let (done, _, linux) = guest.run(prepared, &scenario, Trace::none(), None, &self.control);
         let outcome = self.outcome(sets, scenario, GuestKind::Linux, host_kvm);
         Ok(self.row(cell, RunOutcome { passes: vec![done], linux: Some(linux), ..outcome }))
     }

@@ -221,17 +221,21 @@ impl Guest {
         Ok(prepared)
     }
 
-    /// The run.
+    /// The run, with this many samples if any.
     pub(super) fn run(
         &self,
         prepared: Prepared<Schedule>,
         scenario: &Scenario,
         trace: Trace,
+        samples: Option<u32>,
         control: &Arc<Control>,
     ) -> (PassOutcome, Trace, LinuxOutcome) {
         let found = prepared.found.clone();
-        let session =
+        let mut session =
             linux_session(scenario, found.policy, found.groups.parents, trace, control.clone());
+        if let Some(count) = samples {
+            session.sample_times(count);
+        }
         let (pass, trace, extras) = prepared.run(session);
         let outcome = LinuxOutcome {
             banner: found.banner,

@@ -148,7 +148,7 @@ fn pass(
     let mut scenario = scenario(sets)?;
     let mut prepared = guest.prepare(&mut scenario, control)?;
     prepared.plant(faults);
-    let (outcome, ..) = guest.run(prepared, &scenario, Trace::hashed(), control);
+    let (outcome, ..) = guest.run(prepared, &scenario, Trace::hashed(), None, control);
     match &outcome.stopped {
         Some((Asked::ByUser, _)) => Err(Failure::Interrupted),
         _ => Ok(outcome),

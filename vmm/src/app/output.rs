@@ -42,6 +42,13 @@ pub struct Output {
 impl Output {
     /// Makes the directory, or takes an empty one, and writes `scenario.toml`.
     pub fn create(dir: &Path, scenario: &Scenario) -> Result<Self, OutputError> {
+        let output = Self::empty(dir)?;
+        output.write("scenario.toml", scenario.to_toml().as_bytes())?;
+        Ok(output)
+    }
+
+    /// Makes the directory, or takes an empty one.
+    pub fn empty(dir: &Path) -> Result<Self, OutputError> {
         let fail = |what| move |source| OutputError::Io { what, path: dir.to_path_buf(), source };
         if fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
             return Err(OutputError::NotADirectory(dir.to_path_buf()));
@@ -51,9 +58,7 @@ impl Output {
         if entries.next().is_some() {
             return Err(OutputError::NotEmpty(dir.to_path_buf()));
         }
-        let output = Self { dir: dir.to_path_buf() };
-        output.write("scenario.toml", scenario.to_toml().as_bytes())?;
-        Ok(output)
+        Ok(Self { dir: dir.to_path_buf() })
     }
 
     /// The file `name`, which is not there yet.
@@ -82,7 +87,7 @@ impl Output {
     }
 
     /// Writes a file whole: a reader sees the old one or the new one.
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), OutputError> {
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), OutputError> {
         let path = self.dir.join(name);
         let new = self.dir.join(format!(".{name}.new"));
         let fail = |source| OutputError::Io { what: "write", path: path.clone(), source };

@@ -184,7 +184,8 @@ impl Work {
                         Err(Failure::Interrupted) => break,
                         other => other?,
                     };
-                    let (pass, trace, linux) = guest.run(prepared, scenario, self.trace, &control);
+                    let (pass, trace, linux) =
+                        guest.run(prepared, scenario, self.trace, None, &control);
                     self.outcome.linux = Some(linux);
                     (pass, trace)
                 }
@@ -228,7 +229,7 @@ pub(super) fn pass(
 }
 
 /// A guest that cannot be started: its image's fault or the host's.
-fn start_failure(e: &StartError) -> Failure {
+pub(super) fn start_failure(e: &StartError) -> Failure {
     match e {
         StartError::Machine(MachineError::Image(_)) | StartError::Introspection(_) => {
             Failure::input(e)
@@ -245,26 +246,23 @@ fn load(args: &RunArgs) -> Result<Scenario, Failure> {
     Scenario::load(&text, &args.scenario, &sets, NAMES).map_err(|e| Failure::input(&e))
 }
 
-/// The text of a scenario by its name or path.
-pub(super) fn scenario_text(name: &str) -> Result<Cow<'static, str>, Failure> {
-    match builtin(name) {
-        Some(b) => Ok(b.text.into()),
-        None => {
-            let path = Path::new(name);
-            if !path.exists() {
-                let hint = hint(name, BUILTIN.iter().map(|b| b.name));
-                return Err(Failure::Input(format!(
-                    "no built-in scenario and no file is called {name:?}; {hint}"
-                )));
-            }
-            let bytes = read_file(path, MAX_SCENARIO, "scenario")?;
-            let text = String::from_utf8(bytes).map_err(|e| {
-                let at = e.utf8_error().valid_up_to();
-                Failure::Input(format!("scenario {}: not UTF-8 at byte {at}", path.display()))
-            })?;
-            Ok(text.into())
-        }
+/// The TOML of a built-in scenario or of the file that `source` names.
+pub(super) fn scenario_text(source: &str) -> Result<Cow<'static, str>, Failure> {
+    if let Some(b) = builtin(source) {
+        return Ok(Cow::Borrowed(b.text));
     }
+    let path = Path::new(source);
+    if !path.exists() {
+        let hint = hint(source, BUILTIN.iter().map(|b| b.name));
+        let why = format!("no built-in scenario and no file is called {source:?}; {hint}");
+        return Err(Failure::Input(why));
+    }
+    let bytes = read_file(path, MAX_SCENARIO, "scenario")?;
+    let text = String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        Failure::Input(format!("scenario {}: not UTF-8 at byte {at}", path.display()))
+    })?;
+    Ok(Cow::Owned(text))
 }
 
 /// A file of at most `max` bytes.
@@ -281,16 +279,21 @@ pub(super) fn read_file(path: &Path, max: u64, what: &str) -> Result<Vec<u8>, Fa
     Ok(bytes)
 }
 
-/// A bar over all passes' guest time.
-fn progress(scenario: &Scenario, guest: GuestKind, begun: Arc<AtomicU64>) -> Report {
-    let duration = scenario.duration_ns;
-    let passes = pass_clocks(scenario);
-    let bar = ProgressBar::new(duration.saturating_mul(passes.len() as u64))
-        .with_finish(ProgressFinish::AndClear);
+/// A bar of `length`, on standard error.
+pub(super) fn bar(length: u64) -> ProgressBar {
+    let bar = ProgressBar::new(length).with_finish(ProgressFinish::AndClear);
     // The template is a constant of this program; the default style is as good if it were refused.
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}%  {msg}") {
         bar.set_style(style);
     }
+    bar
+}
+
+/// A bar over all passes' guest time.
+fn progress(scenario: &Scenario, guest: GuestKind, begun: Arc<AtomicU64>) -> Report {
+    let duration = scenario.duration_ns;
+    let passes = pass_clocks(scenario);
+    let bar = bar(duration.saturating_mul(passes.len() as u64));
     let show = move |control: &Control| {
         let pass = begun.load(Relaxed).max(1) - 1;
         let now = control.now_ns.load(Relaxed);

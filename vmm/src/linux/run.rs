@@ -219,7 +219,10 @@ impl<I: Injections> Guest<I> {
 
     fn tick(&mut self) -> Result<(), GuestError> {
         match &mut self.time {
-            Time::Run(session) => session.tick::<ReadError>()?,
+            Time::Run(session) => {
+                session.sample(&self.view)?;
+                session.tick::<ReadError>()?;
+            }
             Time::Prepare(..) => {
                 self.control.exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 if self.control.stopped() {

@@ -10,7 +10,7 @@ use guest_model::psi::PSI_IRQ_FULL;
 use guest_model::wire::{FIRST_PID, IDLE_PID, KSOFTIRQD_PID};
 
 use super::{Conformance, Difference, Guest, Rule};
-use crate::model::avg_view;
+use crate::model::{avg_view, zeroed};
 use crate::observe::{Mark, Step};
 use crate::view::{AvgView, Call, CfsRqView, PsiView, RqView, TaskRef};
 
@@ -70,7 +70,7 @@ impl Oracle {
         rq: &RqView,
         groups: &[(CfsRqView, PsiView)],
     ) -> Self {
-        let mut kernel = Box::new(Kernel::new());
+        let mut kernel = zeroed::<Kernel>();
         kernel.policy = policy;
         kernel.nr_groups = groups.len() as u16;
         kernel.cpu_active = true;

@@ -120,7 +120,7 @@ fn linux(linux: &LinuxOutcome, main: Option<&PassOutcome>) -> Value {
 }
 
 /// `n` as a JSON number, or `null` should it need more than 64 bits.
-fn number(n: i128) -> Value {
+pub(super) fn number(n: i128) -> Value {
     let fits = |n| i64::try_from(n).map(Value::from).or_else(|_| u64::try_from(n).map(Value::from));
     fits(n).unwrap_or(Value::Null)
 }

@@ -4,6 +4,8 @@
 //! wall-clock times, dates or addresses; what is not known is said to be unavailable (`null`),
 //! never 0.
 
+mod compare;
+mod compare_json;
 mod conformance;
 mod figure;
 mod findings;
@@ -14,6 +16,8 @@ mod table;
 mod text;
 mod verdict;
 
+pub use compare::page as compare_page;
+pub use compare_json::{VERSION as COMPARE_VERSION, cell as cell_json, study as compare_json};
 pub use json::{VERSION, json};
 pub use page::page;
 

@@ -81,25 +81,31 @@ pub(super) fn cell(text: impl Into<String>, tone: Tone) -> Cell {
 /// Rows of cells in columns.
 #[derive(Debug)]
 pub(super) struct Table {
-    sides: &'static [Side],
-    heads: Option<Vec<&'static str>>,
+    sides: Vec<Side>,
+    heads: Option<Vec<String>>,
     rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
     /// An empty table with a column for each side.
-    pub(super) fn new(sides: &'static [Side]) -> Self {
-        Self { sides, heads: None, rows: Vec::new() }
+    pub(super) fn new(sides: &[Side]) -> Self {
+        Self { sides: sides.to_vec(), heads: None, rows: Vec::new() }
     }
 
     /// A table whose columns have heads.
-    pub(super) fn headed(sides: &'static [Side], heads: &[&'static str]) -> Self {
-        Self { heads: Some(heads.to_vec()), ..Self::new(sides) }
+    pub(super) fn headed(sides: &[Side], heads: &[&str]) -> Self {
+        let heads = heads.iter().map(|head| (*head).to_owned());
+        Self { heads: Some(heads.collect()), ..Self::new(sides) }
     }
 
     /// Adds a row; cells that it lacks stay empty.
     pub(super) fn row<const N: usize>(&mut self, cells: [Cell; N]) {
-        self.rows.push(cells.into());
+        self.cells(cells.into());
+    }
+
+    /// [`Table::row`] of a number of cells that is not known beforehand.
+    pub(super) fn cells(&mut self, cells: Vec<Cell>) {
+        self.rows.push(cells);
     }
 
     /// Writes the table, indented. A remark in the last column that does not fit the page stands in
@@ -109,7 +115,7 @@ impl Table {
         const INDENT: usize = 2;
         const BELOW: usize = 6;
         let heads: Option<Vec<Cell>> =
-            self.heads.as_ref().map(|h| h.iter().map(|t| cell(*t, Tone::Faint)).collect());
+            self.heads.as_ref().map(|h| h.iter().map(|t| cell(t, Tone::Faint)).collect());
         let lines = || heads.iter().chain(&self.rows);
         let width =
             |column| lines().filter_map(|r| r.get(column).map(Cell::width)).max().unwrap_or(0);
@@ -127,7 +133,7 @@ impl Table {
         for row in lines() {
             let mut owed = INDENT;
             let mut below = None;
-            for ((c, side), width) in row.iter().zip(self.sides).zip(&widths) {
+            for ((c, side), width) in row.iter().zip(&self.sides).zip(&widths) {
                 if c.width() > *width {
                     below = Some(c);
                     continue;

@@ -97,7 +97,7 @@ fn a_member_shifted_into_its_neighbour_is_refused() {
         ("rq", "clock") => Ok(Member { offset: member.offset + 8, ..member }),
         _ => Ok(member),
     });
-    assert_eq!(refusal(&layout), "rq.clock_task at byte 40 overlaps rq.clock");
+    assert_eq!(refusal(&layout), "rq.clock_task at byte 48 overlaps rq.clock");
 }
 
 #[test]

@@ -71,15 +71,16 @@ pub fn missed(linux: &Linux, now_ns: u64) -> Vec<(Name, i64)> {
 /// size; a layout that is another kernel's never comes this far, since the types are those that the
 /// running kernel carries.
 pub const KNOWN: &[(Name, i64)] = &[
-    // runnable_avg, which is as large. A wrong one fails tg_load_avg_tolerance.
-    (("cfs_rq", "avg.load_avg"), 8),
+    // What lies before the averages, and util_est: a wrong one differs from guest-model.
+    (("cfs_rq", "avg.last_update_time"), -8),
+    (("cfs_rq", "avg.util_avg"), 8),
     // propagate, 0 or 1. A wrong one fails tg_load_avg_sum.
     (("cfs_rq", "tg_load_avg_contrib"), 8),
     // One kind of time is taken for the next. Shown, and judged by nothing.
     (("kernel_cpustat", "cpustat"), -8),
-    // runnable_avg, which is the same for what is either running or not, and util_est. Shown only.
+    // As of the cfs_rq.
+    (("rq", "avg_irq.last_update_time"), -8),
     (("rq", "avg_irq.util_avg"), 8),
-    (("rq", "avg_irq.util_avg"), -8),
     // push_cpu: 0, as flags may be. A wrong one fails clock_matches_host at the first update that is
     // skipped.
     (("rq", "clock_update_flags"), 8),
