@@ -317,7 +317,15 @@ fn kernel_name(
     let differs =
         |(i, word): &(usize, &String)| alike.iter().any(|(_, o)| o.get(*i) != Some(*word));
     match mine.iter().enumerate().find(differs) {
-        Some((_, word)) => format!("{short}:{word}"),
+        Some((i, word)) => {
+            // A part that they all begin with, up to a mark, tells nothing.
+            let begins = |part: &str| {
+                alike.iter().all(|(_, o)| o.get(i).is_some_and(|word| word.starts_with(part)))
+            };
+            let ends = word.match_indices(['-', '_', '.']).map(|(at, _)| at + 1);
+            let shared = ends.take_while(|end| begins(&word[..*end])).last().unwrap_or(0);
+            format!("{short}:{}", &word[shared..])
+        }
         None => version.clone(),
     }
 }
@@ -424,6 +432,9 @@ mod tests {
         let three = [old, new.clone(), other];
         assert_eq!(named(&three, &[]), ["7.2.13", "7.3.4:b", "7.3.4:c"]);
         assert_eq!(named(&three, &[None, Some("mine")]), ["7.2.13", "mine", "7.3.4:c"]);
+        let hashed =
+            ["/k/7.3-12ab/vmlinux", "/k/7.3-12cd/vmlinux"].map(|p| kernel(Some("7.3.4"), p));
+        assert_eq!(named(&hashed, &[]), ["7.3.4:12ab", "7.3.4:12cd"]);
         assert_eq!(named(&[new.clone(), new], &[]), ["7.3.4", "7.3.4#2"]);
         let local = |path| kernel(Some("7.4.0-rc1-mine"), path);
         let other = kernel(Some("7.4.0-rc1-other"), "/k/e/vmlinux");

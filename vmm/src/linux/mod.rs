@@ -265,6 +265,7 @@ pub fn prepare<I: Injections>(
     let steal_ns = lacks.steal.is_none().then_some(STEAL_ORIGIN_NS);
     let mut psi = lacks.psi.is_none();
     let begun_ns = guest.time.clock().now_ns();
+    let ticks = guest.probes.has(Hit::Tick);
     loop {
         if own_init {
             // PID 1 burns between two questions.
@@ -274,7 +275,10 @@ pub fn prepare<I: Injections>(
         }
         let since_ns = guest.time.clock().now_ns() - begun_ns;
         let seen = !psi || rules.knows_zero_delta() || since_ns > WATCH_NS;
-        let done = seen && settled(&guest.view.rq()?, steal_ns, psi) || since_ns > SETTLE_NS;
+        let late = since_ns > SETTLE_NS;
+        let ready = seen && settled(&guest.view.rq()?, steal_ns, psi);
+        // Two kernels are alike only from the same instant of their ticks on.
+        let done = late || ready && (!own_init || !ticks || guest.at_tick());
         if own_init {
             guest.machine.vcpu.answer_in(done.into())?;
         }

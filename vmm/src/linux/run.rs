@@ -56,6 +56,10 @@ pub struct Guest<I> {
     /// Guest time before the run, and the exits that it has not moved for.
     instant_ns: u64,
     exits_at_instant: u64,
+    /// Before the run, the guest time of the last tick.
+    ticked_ns: Option<u64>,
+    /// Before the run, a burn is over at the next interrupt, however much of it is left.
+    until_interrupt: bool,
     control: Arc<Control>,
 }
 
@@ -92,6 +96,8 @@ impl<I: Injections> Guest<I> {
             poll_left_ns: None,
             instant_ns: 0,
             exits_at_instant: 0,
+            ticked_ns: None,
+            until_interrupt: false,
             control,
         };
         // It may have been armed before time stood still.
@@ -104,6 +110,7 @@ impl<I: Injections> Guest<I> {
         let steal_origin_ns = self.machine.pages.state().steal_origin_ns;
         self.machine.pages.set_origin(self.now_ns(), steal_origin_ns);
         self.time = Time::Run(Box::new(session));
+        self.until_interrupt = false;
         self.arm_timer();
         let ended = self.run_out();
         match std::mem::replace(&mut self.time, Time::prepare()) {
@@ -123,6 +130,12 @@ impl<I: Injections> Guest<I> {
     /// The guest's own clock, which its timer counts in, ns.
     pub fn now_ns(&self) -> u64 {
         self.machine.pages.state().origin_ns.wrapping_add(self.time.clock().now_ns())
+    }
+
+    /// The scheduler's tick was handled at this very instant. If not, the next burn ends with it.
+    pub fn at_tick(&mut self) -> bool {
+        self.until_interrupt = self.ticked_ns != Some(self.time.clock().now_ns());
+        !self.until_interrupt
     }
 
     /// What the guest's `sched_clock()` shows now, ns.
@@ -300,7 +313,10 @@ impl<I: Injections> Guest<I> {
         let want_ns = self.machine.vcpu.regs()?.rdi.try_into().unwrap_or(u32::MAX);
         self.mask();
         let other = self.other_interrupt()?;
-        let got_ns = if other { 0 } else { self.time.burn(&self.view, want_ns)? };
+        let mut got_ns = if other { 0 } else { self.time.burn(&self.view, want_ns)? };
+        if self.until_interrupt && self.time.has_pending() {
+            got_ns = want_ns;
+        }
         self.machine.vcpu.answer_in(got_ns)?;
         if other { Ok(()) } else { self.deliver() }
     }
@@ -344,11 +360,10 @@ impl<I: Injections> Guest<I> {
                 let caller = self.linux.return_address(regs.rsp).map_err(Stop::View)?;
                 self.probes.clock_read(caller);
             }
-            Some(Hit::Tick) => {
-                if let Time::Run(session) = &mut self.time {
-                    session.tick_begins();
-                }
-            }
+            Some(Hit::Tick) => match &mut self.time {
+                Time::Run(session) => session.tick_begins(),
+                Time::Prepare(engine, _) => self.ticked_ns = Some(engine.clock().now_ns()),
+            },
             Some(Hit::Call(function)) => {
                 let args = [regs.rdi, regs.rsi, regs.rdx];
                 match &mut self.time {
