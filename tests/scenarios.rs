@@ -3,7 +3,7 @@
 use rqscope::scenario::BUILTIN;
 
 use crate::host::virtual_machines;
-use crate::program::{failed_checks, rqscope, run_json, text};
+use crate::program::{Scratch, failed_checks, number, rqscope, run_json, text};
 use crate::repeatability::the_books_balance;
 
 /// The exit code of a built-in scenario, its verdict, and the checks that fail in it as Linux fails them.
@@ -87,4 +87,27 @@ fn the_list_of_checks_has_the_names_that_the_result_has() {
         json["checks"].as_array().unwrap().iter().map(|c| text(c, "/name")).collect();
     let listed: Vec<_> = list.lines().filter_map(|l| l.split_whitespace().next()).collect();
     assert_eq!(listed, names);
+}
+
+#[test]
+fn a_guest_with_4_096_leaf_groups_leaves_the_model_s_trace_and_the_model_walks_them_all() {
+    let scratch = Scratch::new();
+    let group = "[[group]]\npath = 'g'\ncount = 4096\n";
+    let one = "[[task]]\nname = 't'\ngroup = 'g.4095'\nburn = '300us'\nsleep = '1ms'\n";
+    let file = scratch.file("one.toml", format!("{group}{one}"));
+    let sets = ["duration=6ms", "tick.rate=1kHz", "policy.compare=[]"];
+    let model = run_json(&file, "model", &sets, 0);
+    assert_eq!(model["update_tg_load_avg"]["groups"].as_array().unwrap().len(), 4096);
+    if virtual_machines().is_some() {
+        let firmware = run_json(&file, "firmware", &sets, 0);
+        assert_eq!(firmware["trace_sha256"], model["trace_sha256"]);
+    }
+
+    let each = "[[task]]\nname = 't'\ngroup = 'g'\nburn = '1s'\ncount = 4096\n";
+    let irq = "[[irq]]\nname = 'nic'\nrate = '1kHz'\ncost = '1us'\nbalance = true\n";
+    let file = scratch.file("each.toml", format!("{group}{each}{irq}"));
+    let json = run_json(&file, "model", &["duration=4ms", "policy.compare=[]"], 0);
+    // Each group's task is enqueued, and then there is a call at each millisecond but 0.
+    assert!(number(&json, "/update_tg_load_avg/calls") >= 3 * 4096);
+    assert_eq!(number(&json, "/update_tg_load_avg/published") % 4096, 0);
 }

@@ -81,13 +81,14 @@ impl Cells {
         let text = scenario_text(&args.scenario)?.into_owned();
         let (source, sets) = (args.scenario.clone(), args.sets.clone());
         let seed = args.seed;
-        let load = |sets: &[String]| {
-            Scenario::load(&text, &source, sets, NAMES).map_err(|e| Failure::input(&e))
+        let load = |more: Vec<String>| {
+            let sets = with_seed([&sets[..], &more].concat(), seed);
+            Scenario::load(&text, &source, &sets, NAMES).map_err(|e| Failure::input(&e))
         };
-        let base = load(&with_seed(&sets, &[], seed))?;
+        let base = load(Vec::new())?;
         let mut passes = Vec::new();
         for cell in 0..grid.cells() {
-            let scenario = load(&with_seed(&sets, &grid.sets(cell), seed))?;
+            let scenario = load(grid.sets(cell))?;
             let own = scenario.policy.rate_limit_clock;
             if args.linux.boot.kernel.is_some() {
                 scenario.linux_plan().map_err(|e| Failure::input(&e))?;
@@ -112,14 +113,15 @@ impl Cells {
 
     /// The scenario of one pass over a cell.
     fn scenario(&self, sets: &[String]) -> Result<Scenario, Failure> {
-        let sets = with_seed(sets, &[], self.seed);
+        let sets = with_seed(sets.to_vec(), self.seed);
         Scenario::load(&self.text, &self.source, &sets, NAMES).map_err(|e| Failure::input(&e))
     }
 }
 
-fn with_seed(sets: &[String], more: &[String], seed: Option<u64>) -> Vec<String> {
-    let seed = seed.map(|seed| format!("seed={seed}"));
-    sets.iter().chain(more).cloned().chain(seed).collect()
+/// The overrides, the seed's last.
+fn with_seed(mut sets: Vec<String>, seed: Option<u64>) -> Vec<String> {
+    sets.extend(seed.map(|seed| format!("seed={seed}")));
+    sets
 }
 
 /// What the passes are on.

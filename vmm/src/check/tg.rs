@@ -40,7 +40,8 @@ pub struct Staleness {
 /// of it, in ppm, rounded down.
 ///
 /// On its own CPU a contribution does not matter: `calc_group_shares()` takes `tg->load_avg` less the own
-/// contribution plus the own load (kernel/sched/fair.c, 6.12 to 7.3). Another CPU sees `contrib` where it should
+/// contribution plus the own load (kernel/sched/fair.c, 6.12 and 7.2; 7.3 does so in `__calc_smp_shares()`, and
+/// the number of CPUs or tasks that it multiplies the shares with is not looked at here). Another CPU sees `contrib` where it should
 /// see `load`. If it has as much load itself and publishes all of it, it gives the group
 /// `tg->shares * load / (contrib + load)` instead of `tg->shares * load / (load + load)`: it is off by
 /// `|load - contrib| / (load + contrib)` of what is right. Without load here, that is what it comes to as the
