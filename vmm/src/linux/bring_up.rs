@@ -39,63 +39,8 @@ pub struct Buffer {
 /// member which takes it is known to be the right one.
 pub const STEAL_ORIGIN_NS: u64 = 1_000_003;
 
-/// By how much a guest's clock may be off the host's, beside an eighth of the time: 1 s.
-const MAX_DRIFT_NS: u64 = 1_000_000_000;
-
-/// How far ahead of the host's clock a guest is put whose TSC cannot be read, ns: more than it is off, and less
-/// than what a run queue may be behind its clock.
-const LEAP_NS: u64 = 300_000_000;
-
 /// Latest time at which a guest's clock may be stopped, ns: 36 years leave room for a run.
-const MAX_ORIGIN_NS: u64 = 1 << 60;
-
-/// The guest's clock while it boots: its TSC, scaled, from where that is 0. The host's reading of that TSC
-/// is used only where it must be: KVM moves the counter of a guest whose host has no stable one.
-struct BootClock {
-    scale: TscScale,
-    /// The guest's time and the host's when the guest registered its clock, ns.
-    registered: Option<(u64, u64)>,
-}
-
-impl BootClock {
-    fn new(machine: &Machine) -> Result<Self, GuestError> {
-        let scale = TscScale { khz: machine.vcpu.tsc_khz()?, tsc: 0, origin_ns: 0 };
-        Ok(Self { scale, registered: None })
-    }
-
-    /// The guest has registered its clock page.
-    fn registered(&mut self, machine: &mut Machine, host_ns: u64) -> Result<(), GuestError> {
-        if self.registered.is_none() {
-            self.registered = Some((self.read_ns(machine)?, host_ns));
-        }
-        Ok(machine.pages.run_with_tsc(self.scale)?)
-    }
-
-    fn read_ns(&self, machine: &Machine) -> Result<u64, GuestError> {
-        Ok(self.scale.system_time_ns(machine.vcpu.tsc()?))
-    }
-
-    /// A time that is not before the last that the guest has read, ns. `told` is the guest's own reading of its
-    /// TSC, if it has made one; the host's takes its place where it agrees with the host's clock. Where it does
-    /// not, the guest is put ahead of the host by [`LEAP_NS`]: a leap forward does it no harm.
-    fn stop_ns(&self, told: u64, machine: &Machine, host_ns: u64) -> Result<u64, GuestError> {
-        let (registered_ns, registered_host_ns) = self.registered.ok_or(GuestError::NoKvmClock)?;
-        let now_ns = if told != 0 {
-            self.scale.system_time_ns(told)
-        } else {
-            let elapsed_ns = host_ns.saturating_sub(registered_host_ns);
-            let drift_ns = elapsed_ns / 8 + MAX_DRIFT_NS;
-            let expected_ns = registered_ns.saturating_add(elapsed_ns);
-            let read_ns = self.read_ns(machine)?;
-            let plausible = read_ns.abs_diff(expected_ns) <= drift_ns;
-            if plausible { read_ns } else { expected_ns.saturating_add(LEAP_NS) }
-        };
-        if now_ns > MAX_ORIGIN_NS {
-            return Err(GuestError::Clock { ns: now_ns });
-        }
-        Ok(now_ns)
-    }
-}
+pub const MAX_ORIGIN_NS: u64 = 1 << 60;
 
 /// Longest sleep of a halted guest between two looks at whether the user wants to stop.
 const LOOK: Duration = Duration::from_millis(20);
@@ -107,7 +52,8 @@ pub fn bring_up(
     patience: Duration,
 ) -> Result<Ready, GuestError> {
     let mut host = HostTime::start(control.clone());
-    let mut clock = BootClock::new(machine)?;
+    // From where the TSC is 0.
+    let scale = TscScale { khz: machine.vcpu.tsc_khz()?, tsc: 0, origin_ns: 0 };
     let mut held = false;
     loop {
         let exit = match enter(&mut machine.vcpu, control) {
@@ -129,7 +75,7 @@ pub fn bring_up(
                         let buffer = Buffer { address: regs.rdi, size: regs.rsi };
                         let now_ns = host.now_ns();
                         drop(host);
-                        freeze(machine, &clock, regs.rdx, now_ns)?;
+                        freeze(machine, scale, regs.rdx, now_ns)?;
                         return Ok(Ready { buffer: (buffer.size != 0).then_some(buffer) });
                     }
                     control::HOLD => {
@@ -167,7 +113,7 @@ pub fn bring_up(
             Exit::Wrmsr { index, value } => {
                 machine.pages.register(index, value)?;
                 if index == MSR_KVM_SYSTEM_TIME_NEW {
-                    clock.registered(machine, host.now_ns())?;
+                    machine.pages.run_with_tsc(scale)?;
                 }
             }
             Exit::Rdmsr { index } => {
@@ -185,7 +131,7 @@ pub fn bring_up(
         if machine.console.said_ready() {
             let now_ns = host.now_ns();
             drop(host);
-            freeze(machine, &clock, 0, now_ns)?;
+            freeze(machine, scale, 0, now_ns)?;
             return Ok(Ready { buffer: None });
         }
         if host.started.elapsed() > patience {
@@ -225,10 +171,13 @@ fn deliver(machine: &mut Machine, host: &mut HostTime) -> Result<(), GuestError>
     Ok(())
 }
 
-/// Stops the guest's time at this instant, for good. `told` is the guest's TSC if the guest has read it, or 0.
+/// Stops the guest's time at this instant, for good. `told` is the guest's own reading of its TSC; where it
+/// has made none it is 0, and the host's takes its place. That one may be off: a host whose TSC is not
+/// stable moves the guest's. What the guest's kernel has seen of time decides in the end, once that can
+/// be read.
 fn freeze(
     machine: &mut Machine,
-    clock: &BootClock,
+    scale: TscScale,
     told: u64,
     host_ns: u64,
 ) -> Result<(), GuestError> {
@@ -237,7 +186,11 @@ fn freeze(
     }
     machine.vcpu.request_interrupt_window(false);
     machine.vcpu.complete()?;
-    let now_ns = clock.stop_ns(told, machine, host_ns)?;
+    let tsc = if told != 0 { told } else { machine.vcpu.tsc()? };
+    let now_ns = scale.system_time_ns(tsc);
+    if now_ns > MAX_ORIGIN_NS {
+        return Err(GuestError::Clock { ns: now_ns });
+    }
     machine.pages.freeze()?;
     machine.pages.set_origin(now_ns, STEAL_ORIGIN_NS);
     machine.bus.pit.rebase(host_ns, now_ns);

@@ -250,6 +250,7 @@ pub fn prepare<I: Injections>(
     let raw = linux.introspector(linux.groups(&[])?.table)?;
     let view = View::new(raw)?;
     let mut guest: Guest<I> = Guest::new(machine, linux, view, probes, work.lines, control.clone());
+    guest.catch_up()?;
 
     let mut rules = Rules::default();
     let own_init = ready.buffer.is_some();

@@ -12,6 +12,8 @@ use guest_model::wire::linux::{MAX_PLAN_TASKS, control, port};
 use guest_model::wire::port::{BURN, CONTROL};
 use kvm_bindings::kvm_regs;
 
+use super::LinuxError;
+use super::bring_up::MAX_ORIGIN_NS;
 use super::bus::{Bus, Storm, Written};
 use super::machine::Machine;
 use super::probes::{Hit, PROBE_PORTS, Probes};
@@ -23,6 +25,7 @@ use crate::introspect::linux::Linux;
 use crate::introspect::{Function, ReadError, SetupError};
 use crate::kvm::Exit;
 use crate::session::{Control, STUCK_EXITS, Session, Stop};
+use crate::view::GuestView;
 
 /// What the loop's owner has to do after an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,12 @@ pub struct Guest<I> {
 /// Exits without guest time passing after which a guest before its run counts as stuck. The 318 tasks of
 /// the largest plan make some tens of thousands between two of PID 1's sleeps.
 const PREPARE_EXITS: u64 = 5 * STUCK_EXITS;
+
+/// How far a stopped clock may be ahead of the run queue's, ns: a busy CPU updates that at every tick.
+const MAX_BEHIND_NS: u64 = 1_000_000_000;
+
+/// How far ahead of the run queue's clock a wrong one is put, ns: beyond all that the guest has read since.
+const LEAP_NS: u64 = 300_000_000;
 
 /// A storm source of the scenario's.
 #[derive(Clone, Debug)]
@@ -141,6 +150,28 @@ impl<I: Injections> Guest<I> {
     /// What the guest's `sched_clock()` shows now, ns.
     pub fn sched_clock_ns(&self) -> Result<u64, SetupError> {
         Ok(self.now_ns().wrapping_add(self.linux.sched_clock_offset_ns()?))
+    }
+
+    /// Puts the stopped clock ahead of the guest's run queue, if it is not there: where the guest did not say
+    /// what its TSC was, the host may have read another.
+    pub fn catch_up(&mut self) -> Result<(), LinuxError> {
+        let clock_ns = self.view.rq()?.clock_ns;
+        let behind_ns = self.sched_clock_ns()?.wrapping_sub(clock_ns);
+        if behind_ns <= MAX_BEHIND_NS {
+            return Ok(());
+        }
+        let now_ns = self.now_ns();
+        let offset_ns = self.linux.sched_clock_offset_ns()?;
+        let origin_ns = clock_ns.wrapping_add(LEAP_NS).wrapping_sub(offset_ns);
+        if origin_ns > MAX_ORIGIN_NS {
+            return Err(GuestError::Clock { ns: origin_ns }.into());
+        }
+        let pages = &mut self.machine.pages;
+        pages.set_origin(origin_ns, pages.state().steal_origin_ns);
+        pages.publish(self.time.clock())?;
+        self.machine.bus.pit.rebase(now_ns, origin_ns);
+        self.arm_timer();
+        Ok(())
     }
 
     /// The 8254's deadline becomes the engine's.
