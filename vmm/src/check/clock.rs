@@ -33,7 +33,7 @@ pub struct Accounted {
     pub clock_task_busy_ns: i64,
     /// Steal inside interrupts taken from `clock_task` as steal, beside being taken as IRQ time, ns.
     pub steal_in_irq_taken_ns: u64,
-    /// IRQ time that an update left in `clock_task` and a later one took back, ns.
+    /// IRQ time that the first update after it left in `clock_task`, for a later one to take back, ns.
     pub irq_late_ns: u64,
     /// The most that an update left, ns.
     pub irq_late_max_ns: u64,
@@ -60,8 +60,6 @@ pub(super) struct ClockChecks {
     last: Mark,
     /// `clock` after the last update, ns.
     clock_ns: Option<u64>,
-    /// IRQ time that the last update left, ns.
-    irq_left_ns: i128,
     /// What `clock_task` gained up to updates that found a task current, by pid, ns.
     pub(super) gained_ns: Vec<i64>,
 }
@@ -220,10 +218,11 @@ impl ClockChecks {
             self.gained_ns[pid] = self.gained_ns[pid].wrapping_add(gained);
         }
         acc.steal_in_irq_taken_ns = acc.steal_in_irq_taken_ns.saturating_add(twice as u64);
-        let more = (left - self.irq_left_ns).max(0);
-        acc.irq_late_ns = acc.irq_late_ns.saturating_add(more as u64);
+        // What is oldest is taken first, so what passed last is left.
+        let late = left.min(diff(mark.irq_ns, last.irq_ns)).max(0);
+        acc.irq_late_ns = acc.irq_late_ns.saturating_add(late as u64);
         acc.irq_late_max_ns = acc.irq_late_max_ns.max(left.max(0) as u64);
-        (self.irq_left_ns, self.last, self.clock_ns) = (left, *mark, Some(a.clock_ns));
+        (self.last, self.clock_ns) = (*mark, Some(a.clock_ns));
     }
 
     /// `update_irq_load_avg()` is entered, inside an update or to decay only.

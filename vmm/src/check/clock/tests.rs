@@ -235,7 +235,7 @@ fn steal_inside_an_interrupt_counts_twice_as_far_as_an_update_has_task_time_to_t
 }
 
 #[test]
-fn irq_time_that_a_later_update_takes_is_late_once_however_long_it_waits() {
+fn irq_time_that_the_next_update_leaves_is_late_once_however_long_it_waits() {
     let mut h = History::judging(CheckId::IrqTakenAtOnce);
     h.runs_to(1_000);
     // 50 ns into a handler.
@@ -248,7 +248,8 @@ fn irq_time_that_a_later_update_takes_is_late_once_however_long_it_waits() {
     let end = h.end();
     assert_eq!(end.result(CheckId::IrqTakenAtOnce).failures, 3);
     let acc = end.measured.accounted;
-    assert_eq!((acc.irq_late_ns, acc.irq_late_max_ns), (50, 50));
+    // The first 50 ns, and the 30 ns in place of which they were taken.
+    assert_eq!((acc.irq_late_ns, acc.irq_late_max_ns), (80, 50));
 }
 
 #[test]
