@@ -168,7 +168,7 @@ impl<I: Injections> Guest<I> {
         }
         let pages = &mut self.machine.pages;
         pages.set_origin(origin_ns, pages.state().steal_origin_ns);
-        pages.publish(self.time.clock())?;
+        pages.publish(self.time.clock()).map_err(GuestError::from)?;
         self.machine.bus.pit.rebase(now_ns, origin_ns);
         self.arm_timer();
         Ok(())
