@@ -23,7 +23,7 @@ fn shown(json: &Value) -> Value {
         part(lines, &["name"]),
         part(lines, &["raised"])[1..],
         part(&json["psi_groups"], &["path"]),
-        json["tasks"],
+        part(&json["tasks"], &["pid", "name", "group"]),
     ])
 }
 

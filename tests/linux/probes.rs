@@ -56,7 +56,7 @@ fn functions_that_cannot_be_probed_are_refused_by_why() {
         // Data is no function.
         ("runqueues", "runqueues"),
         // The first instruction is the function's own: the kernel traces no inline functions.
-        ("update_load_avg:cfs_rq", "is not a known no-op"),
+        ("enqueue_load_avg:cfs_rq", "is not a known no-op"),
     ] {
         let done = linux.run("idle", &["--set=duration=10ms", "--probe", probe]).ends_with(2);
         done.says(why).in_one_line();

@@ -103,7 +103,7 @@ pub enum LinuxError {
         symbol: String,
     },
     /// A function has a standard probe.
-    #[error("--probe {symbol}: it is probed in every run, see its records in the trace")]
+    #[error("--probe {symbol}: it is probed in every run, for what rqscope judges")]
     AlreadyProbed {
         /// The function.
         symbol: String,
@@ -272,7 +272,8 @@ pub fn prepare<I: Injections>(
             // PID 1 burns between two questions.
             while turn(&mut guest, &mut rules, true)? != Flow::Settle {}
         } else {
-            turn(&mut guest, &mut rules, true)?;
+            // A run does not begin inside a rule.
+            while turn(&mut guest, &mut rules, true)? != Flow::Rest {}
         }
         let since_ns = guest.time.clock().now_ns() - begun_ns;
         let seen = !psi || rules.knows_zero_delta() || since_ns > WATCH_NS;

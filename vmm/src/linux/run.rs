@@ -32,6 +32,8 @@ use crate::view::GuestView;
 pub enum Flow {
     /// Nothing.
     Go,
+    /// Nothing: a task burns or the CPU halts, and none of the kernel's rules is half done.
+    Rest,
     /// PID 1 has built the workload.
     Started,
     /// PID 1 asks whether the run may start: answer before the next turn.
@@ -199,8 +201,12 @@ impl<I: Injections> Guest<I> {
                     self.go_on_at(resume)?;
                 }
             }
-            Exit::In { port: BURN, size: 4 } => self.burn()?,
+            Exit::In { port: BURN, size: 4 } => {
+                self.burn()?;
+                flow = Flow::Rest;
+            }
             Exit::Hlt => {
+                flow = Flow::Rest;
                 self.mask();
                 if !self.other_interrupt()? {
                     self.time.idle(&self.view)?;
