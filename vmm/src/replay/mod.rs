@@ -132,7 +132,7 @@ impl Guest {
     /// NMIs, which nobody sends.
     fn contexts(&self, preempt_count: u32) -> u32 {
         let hardirqs = preempt_count.checked_div(self.hardirq_offset).unwrap_or(0) & 0xf;
-        hardirqs * HARDIRQ_OFFSET | preempt_count & SOFTIRQ_MASK
+        (hardirqs * HARDIRQ_OFFSET) | (preempt_count & SOFTIRQ_MASK)
     }
 
     fn sees(&self, rule: Rule) -> bool {

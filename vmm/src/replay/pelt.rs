@@ -95,22 +95,14 @@ struct Moved {
     plain: AvgView,
 }
 
-/// What is known of a cfs_rq.
-#[derive(Clone, Copy, Debug)]
-enum Known {
-    /// Nothing has moved its load yet.
-    Nothing,
-    /// It was moved so.
-    Moved(Moved),
-}
-
 /// The load of all groups.
 #[derive(Debug)]
 pub(super) struct Loads {
     fault: Option<LoadFault>,
     /// Calls that the fault changes.
     planted: u64,
-    groups: Vec<Known>,
+    /// How each group's was last moved.
+    groups: Vec<Option<Moved>>,
     /// How the kernel adds an entity's load, once that was seen.
     add: Option<AddLoad>,
     pub(super) transitions: u64,
@@ -123,7 +115,7 @@ impl Loads {
         Self {
             fault,
             planted: 0,
-            groups: vec![Known::Nothing; groups],
+            groups: vec![None; groups],
             add: None,
             transitions: 0,
             differences: 0,
@@ -146,7 +138,7 @@ impl Loads {
         let (clamped, plain) = (moved(AddLoad::Clamped), moved(AddLoad::Plain));
         let (before, se) = (*cfs, found.se);
         if let Some(known) = self.groups.get_mut(usize::from(group)) {
-            *known = Known::Moved(Moved { call, at_ns, before, se, clamped, plain });
+            *known = Some(Moved { call, at_ns, before, se, clamped, plain });
         }
     }
 
@@ -206,11 +198,11 @@ impl Loads {
                 }
             }
             (LoadCall::Detach { .. }, Some(e)) => q.detach_entity_load_avg(e),
-            (LoadCall::Reweight { weight, .. }, Some(e)) => {
-                // 7.3 leaves at once if nothing changes.
-                if e.load_weight != weight && !planted(LoadFault::ReweightIgnored) {
-                    q.reweight_load_avg(e, weight, add);
-                }
+            // 7.3 leaves at once if nothing changes.
+            (LoadCall::Reweight { weight, .. }, Some(e))
+                if e.load_weight != weight && !planted(LoadFault::ReweightIgnored) =>
+            {
+                q.reweight_load_avg(e, weight, add);
             }
             _ => {}
         }
@@ -218,8 +210,7 @@ impl Loads {
 
     /// The last call that moved the load of `group` has come to `seen`.
     fn compare(&mut self, group: u16, seen: &AvgView) {
-        let Some(Known::Moved(moved)) = self.groups.get(usize::from(group)) else { return };
-        let moved = *moved;
+        let Some(Some(moved)) = self.groups.get(usize::from(group)).copied() else { return };
         self.transitions += 1;
         if moved.clamped != moved.plain && self.add.is_none() {
             // The first time that it matters tells.
@@ -243,7 +234,7 @@ impl Loads {
     /// Nothing that moved so far is compared with what comes.
     #[cfg(test)]
     pub(super) fn forget(&mut self) {
-        self.groups.fill(Known::Nothing);
+        self.groups.fill(None);
     }
 
     /// Adds what was found.
