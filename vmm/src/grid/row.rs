@@ -69,6 +69,10 @@ const FIGURES: &[(&str, &str)] = &[
     ("psi_delta_zero_ppm", "/psi_account_irqtime/delta_zero_ppm"),
     ("psi_seqcount_writes", "/psi_account_irqtime/seqcount_writes"),
     ("psi_levels", "/psi_account_irqtime/levels"),
+    ("updates_skipped", "/linux/updates_skipped"),
+    ("skipped_behind_max_ns", "/linux/skipped_behind_max_ns"),
+    ("conformance_transitions", "/linux/conformance/transitions"),
+    ("conformance_differences", "/linux/conformance/differences"),
     ("repeat", "/repeat"),
 ];
 
