@@ -67,7 +67,7 @@ fn a_claim_that_fails_is_exit_code_1_and_a_check_that_fails_is_not() {
     assert_eq!(done.stderr, "");
     let args = ["--scenario", "steal-backward", "--expect-equal", "rq.*"];
     let done = compare(["model", "model"], &args).ends_with(0);
-    for part in ["model#2", "FAIL 1", "fails clock_task_not_ahead", "pass  rq.*"] {
+    for part in ["model#2", "FAIL 2", "fails clock_task_not_ahead", "pass  rq.*"] {
         assert!(done.stdout.contains(part), "{part:?} in {}", done.stdout);
     }
 }

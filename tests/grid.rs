@@ -113,7 +113,7 @@ fn a_check_that_fails_in_a_cell_is_exit_code_1_and_the_row_names_it() {
     for row in rows {
         assert_eq!(
             (&row["verdict"], &row["failed"]),
-            (&"fail".into(), &"clock_task_not_ahead".into())
+            (&"fail".into(), &"clock_task_not_ahead avg_irq_within_time_taken".into())
         );
     }
     let run = run_json("steal-backward", "model", &["policy.compare=[]"], 1);
