@@ -376,12 +376,15 @@ pub(super) fn read_avg(
     base: u64,
     f: &AvgFields,
 ) -> Result<AvgView, ReadError> {
+    // Units of a period that is not over: sums are divided by what follows from it.
+    let period_contrib = at.get(base, &f.period_contrib)?;
+    at_most(base, &f.period_contrib, period_contrib, 1023)?;
     Ok(AvgView {
         last_update_time_ns: at.get(base, &f.last_update_time)?,
         load_sum: at.get(base, &f.load_sum)?,
         runnable_sum: at.get(base, &f.runnable_sum)?,
         util_sum: at.get(base, &f.util_sum)?,
-        period_contrib: at.get(base, &f.period_contrib)?,
+        period_contrib,
         load_avg: at.get(base, &f.load_avg)?,
         runnable_avg: at.get(base, &f.runnable_avg)?,
         util_avg: at.get(base, &f.util_avg)?,

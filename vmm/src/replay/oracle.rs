@@ -76,8 +76,10 @@ impl Oracle {
         kernel.cpu_active = true;
         kernel.paravirt_steal_rq_enabled = guest.has_steal_clock;
         kernel.publishes_runnable = groups.iter().any(|(cfs, _)| cfs.runnable.is_some());
-        for (group, parent) in kernel.task_groups.iter_mut().zip(&guest.parents) {
-            group.parent_index = *parent;
+        for (index, parent) in (0..).zip(&guest.parents) {
+            // A parent comes before its child, so every walk up ends.
+            let parent = if *parent < index { *parent } else { 0 };
+            kernel.task_groups[usize::from(index)].parent_index = parent;
         }
         let mut oracle = Self {
             kernel,

@@ -270,3 +270,14 @@ fn a_guests_text_that_runs_into_an_unmapped_page_ends_there() {
     assert_eq!(error.to_string(), format!("cannot read 10 bytes of text at {end:#x}"));
     assert!(introspector.panic_message(1 << 63, u64::MAX).is_err());
 }
+
+#[test]
+fn a_period_that_is_longer_than_one_is_refused_since_sums_are_divided_by_it() {
+    let (_guest, image, introspector) = after_20_ms();
+    // util_sum is the other half.
+    let at = image.rq(offset_of!(Rq, avg_irq.util_sum));
+    image.poke(at, u64::from(u32::MAX - 46_717) << 32);
+    let error = introspector.rq().unwrap_err().to_string();
+    assert!(error.contains("rq.avg_irq.period_contrib"), "{error}");
+    assert!(error.ends_with("is 4294920578, expected at most 1023"), "{error}");
+}
