@@ -91,10 +91,11 @@ impl Decay {
 }
 
 impl SchedAvg {
-    /// `get_pelt_divider()`: the sum that stands for "always", at this position in the period.
+    /// `get_pelt_divider()`: the sum that stands for "always", at this position in the period. Never 0,
+    /// even if the position is none: averages are divided by it, also those read of a hostile guest.
     #[inline]
     pub fn divider(&self) -> u32 {
-        PELT_MIN_DIVIDER.wrapping_add(self.period_contrib)
+        PELT_MIN_DIVIDER.wrapping_add(self.period_contrib).max(1)
     }
 
     /// `accumulate_sum()`: adds `delta` units; returns whether a period boundary was crossed.

@@ -135,10 +135,11 @@ impl Oracle {
                 return;
             }
             Call::IrqtimeAccountIrq { offset } => {
-                let Some(preempt_count) = step.before.preempt_count else { return };
-                if !guest.sees(Rule::IrqtimeAccountIrq) {
+                let Some(preempt_count) =
+                    step.before.preempt_count.filter(|_| guest.sees(Rule::IrqtimeAccountIrq))
+                else {
                     return self.take_rq(step.after);
-                }
+                };
                 k.preempt_count = guest.contexts(preempt_count);
                 k.irqtime_account_irq(hw, guest.contexts(offset));
                 Rule::IrqtimeAccountIrq
@@ -155,6 +156,9 @@ impl Oracle {
             }
             Call::UpdateTgLoadAvg { group } | Call::ClearTgLoadAvg { group } => {
                 let Some((before, after)) = &step.cfs else { return };
+                if !guest.sees(Rule::UpdateTgLoadAvg) {
+                    return self.take_cfs_rq(after);
+                }
                 let q = &mut k.cfs_rqs[usize::from(group)];
                 q.avg.load_avg = before.load_avg;
                 if let Some(runnable) = before.runnable {
@@ -199,12 +203,7 @@ impl Oracle {
     /// Compares the run queue, `values` and the groups of `psi` after `step`.
     #[inline]
     fn compare(&mut self, rule: Rule, step: &Step<'_>, values: &[Value], psi: &[PsiView]) {
-        if !self.sees_psi {
-            self.kernel.rq.psi_irq_time = step.after.psi_irq_time_ns;
-        }
-        if !self.sees_irq_load {
-            self.kernel.rq.avg_irq = sched_avg(&step.after.avg_irq);
-        }
+        self.take_unseen(step.after);
         let differs = |(_, model, guest): &Value| model != guest;
         let (own, seen) = (rq_values(&self.kernel), seen_values(step.after));
         let range = compared(rule);
@@ -238,6 +237,17 @@ impl Oracle {
         self.take_rq(step.after);
     }
 
+    /// What calls that cannot be seen have written is the guest's word.
+    #[inline]
+    fn take_unseen(&mut self, rq: &RqView) {
+        if !self.sees_psi {
+            self.kernel.rq.psi_irq_time = rq.psi_irq_time_ns;
+        }
+        if !self.sees_irq_load {
+            self.kernel.rq.avg_irq = sched_avg(&rq.avg_irq);
+        }
+    }
+
     /// Compares what no call has moved since it was last looked at.
     pub(super) fn compare_end(
         &mut self,
@@ -249,6 +259,7 @@ impl Oracle {
         let mark = Mark { at_ns, ..Mark::default() };
         let call = Call::UpdateRqClock;
         let step = Step { call, mark, before: rq, after: rq, cfs: None, psi: &[], leaves: &[] };
+        self.take_unseen(rq);
         if rq_values(&self.kernel) != seen_values(rq) {
             self.differs(Rule::UpdateRqClock, &step, &[], &[]);
         }

@@ -295,6 +295,56 @@ fn rules_that_cannot_be_seen_are_not_compared_and_that_is_said() {
     assert_eq!(found.rules[Rule::PsiAccountIrqtime as usize].unavailable.as_deref(), Some(why));
 }
 
+#[test]
+fn what_rules_that_cannot_be_seen_write_is_no_difference_of_other_rules() {
+    let rules = [
+        Rule::IrqtimeAccountIrq,
+        Rule::PsiAccountIrqtime,
+        Rule::UpdateIrqLoadAvg,
+        Rule::UpdateTgLoadAvg,
+    ];
+    let like = Guest { unseen: rules.map(|rule| (rule, "why".into())).into(), ..guest() };
+    let mut guest = busy();
+    guest.rq.preempt_count = None;
+    let mut run = Run::with(guest, like, &[]);
+    run.call(Call::IrqtimeAccountIrq { offset: 0 }, 400, 0, |guest| {
+        guest.rq.irqtime_total_ns = 400;
+        guest.rq.irq_start_time_ns = 400;
+    });
+    run.call(Call::UpdateTgLoadAvg { group: 1 }, 400, 0, |guest| {
+        guest.cfs[1].last_update_tg_load_avg_ns = 400;
+        guest.cfs[1].tg_load_avg = 5;
+    });
+    run.call(Call::UpdateRqClock, 0, 0, |_| {});
+    run.guest.rq.psi_irq_time_ns = 9;
+    run.guest.rq.avg_irq.util_avg = 9;
+    let groups: Vec<_> =
+        (0..3).map(|i| (run.guest.cfs_rq(i).unwrap(), run.guest.psi_group(i).unwrap())).collect();
+    let found = run.replay.finish(0, &run.guest.rq, Some(&groups)).remove(0);
+    assert_eq!((found.transitions(), found.differences()), (1, 0), "{:?}", found.first);
+}
+
+#[test]
+fn averages_that_no_kernel_holds_are_made_again_without_a_division_by_zero() {
+    // PELT_MIN_DIVIDER + period_contrib is 2^32.
+    let period_contrib = 46_718_u32.wrapping_neg();
+    let avg = AvgView { load_sum: 5, load_avg: 5, period_contrib, ..AvgView::default() };
+    let mut guest = busy();
+    for load in &mut guest.load {
+        *load =
+            CfsLoadView { avg, load_weight: 1 << 20, propagate: 1, prop_runnable_sum: 7, ..*load };
+    }
+    guest.se = EntityView { avg, load_weight: 1 << 20, my_q: Some(2) };
+    let mut run = Run::new(guest);
+    let (group, se) = (1, 0x1000);
+    run.load(LoadCall::UpdateLoadAvg { group, se });
+    run.load(UPDATE);
+    run.load(LoadCall::Attach { group, se });
+    run.load(LoadCall::Detach { group, se });
+    run.load(LoadCall::Reweight { group, se, weight: 3 << 20 });
+    assert_ne!(run.end().differences(), 0);
+}
+
 /// A cfs_rq with a load of 1,024 that has decayed until `now_ns`.
 fn loaded() -> CfsLoadView {
     let avg = AvgView {
