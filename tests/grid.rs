@@ -176,3 +176,13 @@ fn ctrl_c_leaves_whole_rows_and_is_exit_code_130() {
         assert!(line.starts_with(&format!("{i},{},", i + 1)), "{line}");
     }
 }
+
+#[test]
+fn an_axis_that_is_a_figure_too_is_one_column() {
+    let args = ["grid", "default", "--x", "seed=1,2", "--clocks", "own", "--set", "duration=5ms"];
+    let out = rqscope(args).ends_with(0).stdout;
+    let header: Vec<&str> = out.lines().next().unwrap().split(',').collect();
+    assert_eq!(header[..3], ["cell", "seed", "guest"]);
+    assert_eq!(header.iter().filter(|name| **name == "seed").count(), 1);
+    assert!(out.lines().nth(2).unwrap().starts_with("1,2,model,"), "{out}");
+}

@@ -89,10 +89,15 @@ impl Rows {
         Self { format, keys: grid.keys().map(str::to_owned).collect() }
     }
 
+    /// The figures that are not an axis: a row has each name once.
+    fn figures(&self) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+        FIGURES.iter().filter(|(name, _)| self.keys.iter().all(|key| key != name))
+    }
+
     /// The line before the first row, if there is one.
     pub fn header(&self) -> Option<String> {
         let keys = self.keys.iter().map(String::as_str);
-        let figures = FIGURES.iter().map(|(name, _)| *name);
+        let figures = self.figures().map(|(name, _)| *name);
         let names = ["cell"].into_iter().chain(keys).chain(figures).chain(["failed"]);
         (self.format == Format::Csv).then(|| names.map(field).collect::<Vec<_>>().join(","))
     }
@@ -106,8 +111,8 @@ impl Rows {
         let failed: Vec<&str> = failed.filter_map(|check| check["name"].as_str()).collect();
 
         let keys = self.keys.iter().zip(values).map(|(key, value)| (key.as_str(), (*value).into()));
-        let figures = FIGURES
-            .iter()
+        let figures = self
+            .figures()
             .map(|(name, pointer)| (*name, json.pointer(pointer).cloned().unwrap_or_default()));
         let cells = [("cell", Value::from(index))].into_iter().chain(keys).chain(figures);
         let cells = cells.chain([("failed", failed.join(" ").into())]);

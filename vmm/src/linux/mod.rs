@@ -313,7 +313,9 @@ pub fn prepare<I: Injections>(
     });
     let mut lacks = lacking(&missing, lacks);
     if psi && !rules.knows_zero_delta() {
-        lacks.push((CheckId::PsiZero, "the kernel met no zero delta before the run".into()));
+        let why = "the kernel met no zero delta before the run";
+        unseen.push((Rule::PsiAccountIrqtime, why.into()));
+        lacks.push((CheckId::PsiZero, why.into()));
     }
     let reads_seen = guest.probes.has(Hit::ClockRead);
     let rate_limit_seen = seen.is_some_and(|s| s == StampClock::ClockTask || reads_seen);

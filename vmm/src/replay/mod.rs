@@ -4,7 +4,9 @@
 //! call it gets what the guest's rule had to go by (the host's clock and steal counter, the context, the
 //! tasks, the load) and makes the same call; then all that it holds is compared with what is read of the
 //! guest. Nothing is handed over in between, so what a rule leaves behind must be right for the next
-//! one too. After a difference the guest's values are taken over, so that one fault is not reported for ever.
+//! one too. How load moves is worked out call by call ([`pelt`]): there the averages of each cfs_rq are
+//! compared, and what they are made from (weights, entities, what is to be moved up) is taken as it is found.
+//! After a difference the guest's values are taken over, so that one fault is not reported for ever.
 //!
 //! The bundled guest is not replayed: it runs guest-model itself.
 
