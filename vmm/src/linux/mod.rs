@@ -47,8 +47,7 @@ use crate::kvm::VcpuError;
 use crate::replay::{self, Replay, Rule};
 use crate::session::{Control, PassOutcome, Session, Stop, chain};
 use crate::trace::Trace;
-use crate::view::GuestView;
-use crate::view::RqView;
+use crate::view::{GuestView, RqView};
 
 pub use self::run::Line;
 
@@ -250,7 +249,7 @@ pub fn prepare<I: Injections>(
     let raw = linux.introspector(linux.groups(&[])?.table)?;
     let view = View::new(raw)?;
     let mut guest: Guest<I> = Guest::new(machine, linux, view, probes, work.lines, control.clone());
-    guest.catch_up()?;
+    guest.catch_up(ready.buffer.is_some())?;
 
     let mut rules = Rules::default();
     let own_init = ready.buffer.is_some();

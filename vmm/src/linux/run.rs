@@ -155,11 +155,12 @@ impl<I: Injections> Guest<I> {
     }
 
     /// Puts the stopped clock ahead of the guest's run queue, if it is not there: where the guest did not say
-    /// what its TSC was, the host may have read another.
-    pub fn catch_up(&mut self) -> Result<(), LinuxError> {
+    /// what its TSC was, the host may have read another. Where it did (`told`), a run queue that is far behind
+    /// belongs to a host that was busy.
+    pub fn catch_up(&mut self, told: bool) -> Result<(), LinuxError> {
         let clock_ns = self.view.rq()?.clock_ns;
         let behind_ns = self.sched_clock_ns()?.wrapping_sub(clock_ns);
-        if behind_ns <= MAX_BEHIND_NS {
+        if behind_ns <= MAX_BEHIND_NS || told && behind_ns as i64 >= 0 {
             return Ok(());
         }
         let now_ns = self.now_ns();
