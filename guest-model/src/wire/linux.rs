@@ -50,7 +50,8 @@ pub const SETTLE_BURN_NS: u32 = 5_000_000;
 pub mod control {
     /// Everything is set up that does not depend on the plan: `rdi` is the virtual address of a
     /// page-aligned buffer whose pages are all present and writable, `rsi` its size, `rdx` the
-    /// time-stamp counter as read since [`HOLD`], where the guest's clock stops, or 0.
+    /// time-stamp counter as read since [`HOLD`], where the guest's clock stops. With `rsi` 0 there is no
+    /// buffer, and `rdx` means nothing.
     pub const READY_LINUX: u32 = 16;
     /// No interrupt is to come before [`READY_LINUX`], which follows at once.
     pub const HOLD: u32 = 20;

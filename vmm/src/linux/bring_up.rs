@@ -75,7 +75,9 @@ pub fn bring_up(
                         let buffer = Buffer { address: regs.rdi, size: regs.rsi };
                         let now_ns = host.now_ns();
                         drop(host);
-                        freeze(machine, scale, regs.rdx, now_ns)?;
+                        // Only who brings a buffer knows that it is asked for.
+                        let told = if buffer.size != 0 { regs.rdx } else { 0 };
+                        freeze(machine, scale, told, now_ns)?;
                         return Ok(Ready { buffer: (buffer.size != 0).then_some(buffer) });
                     }
                     control::HOLD => {
