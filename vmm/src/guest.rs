@@ -150,7 +150,7 @@ pub enum GuestError {
     NoKvmClock,
     /// The guest's clock is where no clock gets in a lifetime.
     #[error(
-        "the guest's clock is at {ns} ns when it says that it is ready; is rdx its time-stamp counter, or 0?"
+        "the guest's clock is at {ns} ns when it says that it is ready: its time-stamp counter does not tell the time"
     )]
     Clock {
         /// The guest's clock, ns.
